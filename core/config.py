@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import ValidatorFunctionWrapHandler as Read
 from pydantic_core import to_jsonable_python
 
 from cloze.core import plugins, storage
@@ -130,17 +131,20 @@ ConfigT = TypeVar("ConfigT", bound=BaseModel)
 
 
 class Values(BaseModel):
-    """Immutable values: unknown keys are rejected, and a truth value at any depth is no number."""
+    """Immutable values: unknown keys are rejected; numbers are finite, and no truth values."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    @field_validator("*", mode="before")
+    @field_validator("*", mode="wrap")
     @classmethod
-    def _is_no_truth_value(cls, value: Any, field: ValidationInfo) -> Any:
-        """Pydantic takes `steps: true` for 1 step."""
+    def _check_number(cls, value: Any, read: Read, field: ValidationInfo) -> Any:
+        """Pydantic takes `steps: true` for 1 step, and integers that no tensor holds."""
         if _counts_truth({cls.model_fields[field.field_name or ""].annotation}, value):
             raise ValueError("Input should be a number, not a truth value")
-        return value
+        number = read(value)
+        if isinstance(number, int) and not -(1 << 63) <= number < 1 << 63:
+            raise ValueError(f"Input should be less than {1 << 63}")
+        return number
 
 
 def _counts_truth(annotations: Collection[Any], value: Any) -> bool:

@@ -11,6 +11,7 @@ import errno
 import functools
 import hashlib
 import io
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -50,6 +51,9 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 
+_ONE_SLASH = re.compile(r"(s3a?|gs|gcs|hdfs|abfss?|az|https?|file|memory):/")
+
+
 def filesystem(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
     """Return the fsspec filesystem of `path`, and the path inside it.
 
@@ -60,6 +64,11 @@ def filesystem(path: str) -> tuple[fsspec.AbstractFileSystem, str]:
     from fsspec.core import url_to_fs
 
     scheme, separator, _ = str(path).partition("://")
+    if not separator and _ONE_SLASH.match(str(path)):
+        raise UsageError(
+            f"{path}: a URL has two slashes after {scheme.partition(':')[0]}:; for a directory of "
+            f"this name write ./{path}"
+        )
     options: dict[str, Any] = {}
     if separator and scheme in ("file", "local"):  # files are opened and mapped by their path
         raise UsageError(f"{path}: write a local path without {scheme}://")

@@ -29,7 +29,7 @@ _PASSWORD = re.compile(r"pass|pwd", re.IGNORECASE)  # which may be a number
 _SPECIAL = re.compile(r"^(?:\[\w+\]|<\w+>|</\w+>)$")  # such as a tokenizer's mask_token
 # (what stays before a secret, the secret); (?-i:…) counts capitals
 _PATTERNS = [
-    re.compile(rf"({before}){secret}", re.IGNORECASE | re.DOTALL)
+    re.compile(rf"({before})({secret})", re.IGNORECASE | re.DOTALL)
     for before, secret in (
         (r"\b[a-z][a-z0-9+.-]*://", r"[^/\s@:]*:[^/\s]*(?=@)"),  # user:password@host
         (r"\b(?:https?|git|ssh|rediss?)://", r"[^/\s@]+(?=@)"),  # token@host
@@ -85,9 +85,12 @@ def redact(value: Any, key: str = "") -> Any:
         return value
     if _NAME.search(key) and not _SPECIAL.match(value):
         return REDACTED
+    again = {match[2] for pattern in _PATTERNS for match in pattern.finditer(value)}
     for pattern in _PATTERNS:
         value = pattern.sub(rf"\1{REDACTED}", value)
-    for secret in _environment_secrets():
+    # as where a message quotes a part of the URL before it
+    again = {secret for secret in again if len(secret) >= ENVIRONMENT_CHARACTERS}
+    for secret in [*_environment_secrets(), *sorted(again, key=len, reverse=True)]:
         value = value.replace(secret, REDACTED)
     return value
 

@@ -244,6 +244,22 @@ def _flags_first(arguments: list[str]) -> list[str]:
     return [*flags, *remaining, *arguments[end:]]
 
 
+def _check_words(words: list[str]) -> None:
+    """Refuse what a shell leaves of an unset variable, and bytes that no record can hold.
+
+    Models may be asked about an empty text.
+    """
+    takes_texts = words[:1] and words[0] in MODULES["inference"].split()
+    for before, word in zip(["cloze", *words], words, strict=False):
+        name, _, value = word.partition("=") if word.startswith("--") else (before, "", word)
+        if not value and word != name and not takes_texts:
+            message = f"the value after {name} is empty, as of an unset variable; give one, or none"
+            raise click.UsageError(message)
+        if not word.isascii() and any("\ud800" <= letter < "\ue000" for letter in word):
+            printable = os.fsencode(word).decode("utf-8", "backslashreplace")
+            raise click.UsageError(f"{printable} is not in UTF-8; rename it, or use a link to it")
+
+
 def _interrupt(number: int, _: object) -> NoReturn:
     """Stop, but only once, for trainings save now. A second Ctrl-C ends everything at once."""
     for each in (signal.SIGTERM, signal.SIGHUP):
@@ -291,6 +307,7 @@ def main(arguments: list[str] | None = None) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as below nohup
             signal.signal(number, _interrupt)
     try:
+        _check_words(arguments)
         # the argument of `ctx.exit`, else None
         code = cloze.main(arguments, prog_name="cloze", standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -318,9 +335,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _fail(error: BaseException, message: str, code: int, *, debug: bool, as_json: bool) -> int:
+    from cloze.core.secrets import redact
+
     if debug:
-        traceback.print_exc()
-    message = " ".join(message.split())
+        sys.stderr.write(redact(traceback.format_exc()))
+    message = redact(" ".join(message.split()))  # of a URL with a password, say
     sys.stderr.write(f"cloze: {message}\n")
     if as_json:
         emit({"error": {"type": type(error).__name__, "message": message, "exit_code": code}})

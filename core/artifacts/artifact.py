@@ -17,6 +17,7 @@ import itertools
 import json
 import os
 import posixpath
+import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,6 +32,7 @@ from cloze.core.errors import DataError
 
 FORMAT, TABLE_FORMAT = 1, 2  # of a manifest with its list of files, and with a table of them
 MANIFEST = "manifest.json"
+_MLFLOW_COPY = re.compile(r"/[0-9a-f]{32}/artifacts/")
 MOST_LISTED = 10_000  # files in `manifest.json`
 BUILDING = "_building.json"  # the claim of a builder: see `cloze.core.artifacts.claim`
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS, errno.EACCES)
@@ -309,7 +311,7 @@ class Verification:
 def find_artifacts(path: str) -> list[str]:
     """Return the artifact at `path`, or all artifacts below it except nested ones.
 
-    Links are not followed.
+    Links are not followed, and the copies of manifests that MLflow keeps are none.
 
     Raises:
         DataError: there is no artifact.
@@ -321,7 +323,8 @@ def find_artifacts(path: str) -> list[str]:
     for name in sorted(names, key=lambda name: (name.count("/"), name)):
         directory = storage.join(path, posixpath.dirname(name))
         is_nested = any(directory.startswith(f"{outer}/") for outer in artifacts)
-        if posixpath.basename(name) == MANIFEST and not is_nested:
+        is_copy = _MLFLOW_COPY.search(f"/{name}") is not None
+        if posixpath.basename(name) == MANIFEST and not is_nested and not is_copy:
             artifacts.append(directory)
     if not artifacts:
         raise _no_artifact(path)

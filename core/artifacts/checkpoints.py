@@ -70,8 +70,7 @@ class LaunchFence:
         if newest != self.token:
             raise SupersededError(
                 f"another launch has taken over {self.path} (token {newest or 'none'}, this launch "
-                f"has {self.token});"
-                " this one stops and leaves its checkpoints as they are"
+                f"has {self.token}); this one stops and leaves its checkpoints as they are"
             )
 
 
@@ -345,7 +344,6 @@ def _is_read(path: str) -> bool:
 
 def _missing_checkpoint(path: str) -> DataError:
     return DataError(
-        f"{path} has no complete checkpoint ({COMPLETE} is missing): it was never written, or "
-        f"its training has removed it;"
-        " name a newer one, or have the training keep it (milestones)"
+        f"{path} has no complete checkpoint ({COMPLETE} is missing): it was never written, or its "
+        f"training has removed it; name a newer one, or have the training keep it (milestones)"
     )

@@ -194,7 +194,7 @@ def _check_not_own_input(out: str, inputs: Mapping[str, str]) -> None:
     """
     directory = _real_path(out)
     for name, path in inputs.items():
-        if f"{_real_path(path)}/".startswith(f"{directory}/"):
+        if f"{_real_path(path)}/".startswith(f"{directory.rstrip('/')}/"):
             raise UsageError(
                 f"{out} contains the input {name} ({path}), which the build would remove; use "
                 f"another directory"

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from cloze.flows.commands.base.field_options import FiniteRange
 from cloze.flows.commands.base.options import complete_from, emit, json_option
 
 SHOWN = 30  # rows of the table
@@ -24,7 +25,7 @@ def _run_names(ctx: click.Context) -> list[str]:
 @click.argument("discarded", nargs=-1, metavar="[RUN]...", shell_complete=complete_from(_run_names))
 @click.option(
     "--unused-days",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     default=0.0,
     metavar="N",
     help="Keep what was used within this many days. Default: 0.",

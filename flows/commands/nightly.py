@@ -141,13 +141,10 @@ def _score_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     help="Make this checkpoint, or the newest one of a training, the champion.",
 )
 @click.option(
-    "--reason",
-    default="by hand",
-    show_default=True,
-    help="Reason for --promote or --rollback, for the history.",
+    "--reason", help="Reason for --promote or --rollback, for the history. Default: by hand."
 )
 @json_option
-def champion(rollback: bool, promote: str | None, reason: str, as_json: bool) -> None:
+def champion(rollback: bool, promote: str | None, reason: str | None, as_json: bool) -> None:
     """Show the champion and its history, or roll it back.
 
     The lineage leads back to the source files.
@@ -160,6 +157,9 @@ def champion(rollback: bool, promote: str | None, reason: str, as_json: bool) ->
     journal = journals.Journal(plan.runs_directory())
     if rollback and promote:
         raise UsageError("--promote and --rollback exclude each other; give one of them")
+    if reason is not None and not (rollback or promote):
+        raise UsageError("--reason is that of --promote or --rollback; give one of them")
+    reason = reason or "by hand"
     if rollback:
         journals.roll_back(journal, reason)
     if promote:

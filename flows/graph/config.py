@@ -28,7 +28,7 @@ from cloze.flows.graph import stages
 from cloze.flows.graph.builder import GraphBuilder
 from cloze.flows.graph.nodes import Node, stage_of
 from cloze.flows.graph.overrides import has_named_points, merge, read_yaml
-from cloze.flows.graph.sections import MATRIX, RUN
+from cloze.flows.graph.sections import LONGEST_NAME, MATRIX, RUN, mapping_at
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
 NAME = "name"
@@ -55,14 +55,16 @@ class RunConfig:
         if isinstance(named, bool) or not isinstance(named, str | int):  # 1.10 has become 1.1
             raise UsageError(f"{NAME} ({named!r}) is no text; quote it: {NAME}: '…'")
         self.name = str(named)
-        if not _RUN_NAME.fullmatch(self.name):
+        if not _RUN_NAME.fullmatch(self.name) or len(os.fsencode(self.name)) > LONGEST_NAME:
             raise UsageError(
-                f"name ({self.name!r}) must consist of letters, digits, '.', '_' and '-', and "
-                f"begin with a letter or"
-                " a digit; give the config a `name:`"
+                f"name ({self.name!r}) must consist of letters, digits, '.', '_' and '-', begin "
+                f"with a letter or a digit, and have at most {LONGEST_NAME} bytes; give the config "
+                f"a `name:`"
             )
         self.values = dict(values)
         self.tokenizer: str | None = values.get(TOKENIZER)
+        if not isinstance(self.tokenizer, str | None):
+            raise UsageError(f"{TOKENIZER} ({self.tokenizer!r}) must be the path of a vocabulary")
         run = _section(values, RUN)
         self.execution: Execution = parse_config(Execution, run, RUN)
         sections = stage_sections(values)
@@ -126,12 +128,7 @@ def stage_sections(values: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    section = values.get(name)
-    if section is None or section is True:
-        return {}
-    if not isinstance(section, Mapping):
-        raise UsageError(f"config section {name} ({section!r}) must be a mapping of keys to values")
-    return section
+    return {} if values.get(name) is True else mapping_at(values, name, "config section ")
 
 
 def preset_paths() -> dict[str, Path]:
@@ -209,7 +206,7 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Any, dict
     if path.resolve() in above:
         raise UsageError(f"{path} extends itself; name another file in {EXTENDS}")
     try:
-        values = read_yaml(path.read_text(encoding="utf-8")) or {}
+        values = read_yaml(path.read_text(encoding="utf-8"), sections=True) or {}
     except OSError as error:
         raise UsageError(f"{path} is not readable ({error.strerror}); name another file") from error
     except UnicodeDecodeError as error:
@@ -226,10 +223,14 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Any, dict
     if is_preset:
         base, values = Path.cwd(), _with_samples(values)
     extended = values.pop(EXTENDS, None)
-    sizes = values.pop(SIZES, None) or {}
-    parts = [(name, _resolved(part or {}, base)) for name, part in [(None, values), *sizes.items()]]
+    sizes = mapping_at(values, SIZES, "")
+    values.pop(SIZES, None)
+    named = [(None, values), *((name, mapping_at(sizes, name, f"{SIZES}.")) for name in sizes)]
+    parts = [(name, _resolved(part, base)) for name, part in named]
     if extended is not None:
-        below = _find(str(extended), path.parent, preset_paths())
+        if not isinstance(extended, str):
+            raise UsageError(f"{EXTENDS} ({extended!r}) must be one config file or preset")
+        below = _find(extended, path.parent, preset_paths())
         parts = [*_read_file(below, (*above, path.resolve())), *parts]
     return sorted(parts, key=lambda part: part[0] is not None) if is_preset else parts
 
@@ -328,7 +329,9 @@ def _with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
     merged = dict(values)
     for name, override in overrides.items():
         if not isinstance(override, Mapping):
-            merged[name] = override
+            # a section without keys, or one that is switched on, keeps those it stands over
+            is_kept = override in (None, True) and isinstance(merged.get(name), Mapping)
+            merged[name] = merged[name] if is_kept else override
             continue
         if merged.get(name) is False:
             raise UsageError(_switched_off(merged, name, ".".join([name, *override][:2])))

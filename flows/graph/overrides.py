@@ -46,9 +46,22 @@ class _Loader(yaml.SafeLoader):
         return node
 
 
-def read_yaml(text: str) -> Any:
-    """Return the values in `text`, all representable in JSON. Raises `yaml.YAMLError`."""
-    values = yaml.load(text, _Loader)
+def read_yaml(text: str, sections: bool = False) -> Any:
+    """Return the values in `text`, all representable in JSON. Raises `yaml.YAMLError`.
+
+    Args:
+        text: YAML.
+        sections: refuse a section's key without a value, as of an unset variable in a template.
+    """
+    loader = _Loader(text)
+    root = loader.get_single_node()
+    values = None if root is None else loader.construct_document(root)
+    for _, section in root.value if sections and isinstance(root, yaml.MappingNode) else ():
+        for key, value in section.value if isinstance(section, yaml.MappingNode) else ():
+            if value.tag.endswith(":null") and not value.value:
+                raise ComposerError(
+                    None, None, f"{key.value!r} has no value; give one, or null", key.start_mark
+                )
     try:
         json.dumps(values)
     except (TypeError, ValueError) as error:
@@ -72,8 +85,9 @@ def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict
     for setting in settings:
         key, equals, text = setting.partition("=")
         key = key.strip()
-        if not equals or not all(key.split(".")):
+        if not equals:
             raise UsageError(f"--set {setting!r} must look like {example}")
+        _check_key(key, f"--set {setting!r}", example)
         if not text.strip():  # as of an unset variable of the shell
             raise UsageError(f"--set {setting!r} has no value; give one, or null for the default")
         try:
@@ -96,8 +110,15 @@ def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict
 def nest(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return overrides with dotted and nested keys as one nested mapping; dotted keys win."""
     plain = {key: value for key, value in overrides.items() if "." not in key}
-    dotted = ((key, value) for key, value in overrides.items() if "." in key)
+    dotted = [(key, value) for key, value in overrides.items() if "." in key]
+    for key, _ in dotted:
+        _check_key(key, f"the override {key!r}", "section.key")
     return unfold(dotted, json.loads(json.dumps(plain)))
+
+
+def _check_key(key: str, named: str, example: str) -> None:
+    if not all(key.split(".")):
+        raise UsageError(f"{named} must look like {example}")
 
 
 def unfold(pairs: Iterable[tuple[str, Any]], onto: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -156,7 +177,7 @@ def merge(
             expanded = config.expand_shorthand(key, current) if config is not None else None
             if expanded is None:
                 raise UsageError(
-                    f"--set {where}.{key}.{next(iter(nested))} reaches into {where}.{key}, which "
+                    f"{where}.{key}.{next(iter(nested))} reaches into {where}.{key}, which "
                     f"is {current!r}, not a mapping; set all of it"
                 )
             current = expanded
@@ -207,7 +228,7 @@ def combinations(
                 f"fields below each"
             )
         slugs = [slug(value, f"{where}.matrix.{axis}") for _, value, _ in points]
-        if not points or len(set(slugs)) < len(slugs):
+        if not points or len(set(map(_as_number, slugs))) < len(slugs):
             raise UsageError(
                 f"{where}.matrix.{axis} ({values!r}) must list at least one value, and each once"
             )
@@ -215,6 +236,14 @@ def combinations(
     for combination in product(*axes):
         fields = [point_fields for _, _, point_fields in combination if point_fields]
         yield {axis: value for axis, value, _ in combination}, fields
+
+
+def _as_number(text: str) -> float | str:
+    """Return the number that a text is, so that 1e-4 and 0.0001 are the same value."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def has_named_points(values: Any) -> bool:

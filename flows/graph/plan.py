@@ -85,10 +85,10 @@ def runs_directory() -> Path:
     """Return `$CLOZE_RUNS_DIR`; default: `./runs`.
 
     Raises:
-        UsageError: it is a URL: records and locks need a disk.
+        UsageError: it is a file, or a URL: records and locks need a disk.
     """
     path = os.path.expanduser(os.environ.get("CLOZE_RUNS_DIR") or "runs")
-    if storage.has_scheme(path):
+    if storage.has_scheme(path) or os.path.isfile(path):
         raise UsageError(f"CLOZE_RUNS_DIR={path} is no local directory; CLOZE_STORE names a store")
     return Path(path)
 
@@ -272,8 +272,7 @@ def _inputs(
         if source.cached and not storage.exists(paths[role]):
             raise UsageError(
                 f"{node.name} continues from {origin.path} of {source.name}, which was not kept; "
-                f"use another step, or make it again:"
-                f" --force-node {source.name}"
+                f"use another step, or make it again: --force-node {source.name}"
             )
     return paths, hashes
 

@@ -28,8 +28,17 @@ from cloze.flows.graph import stages
 from cloze.flows.graph.nodes import InputSource, Node, resolve_subpath, stage_of
 from cloze.flows.graph.overrides import merge, slug
 
+LONGEST_NAME = 200  # bytes; names of records and artifacts, of at most 255, contain it
 MATRIX, RUN, WHEN = "matrix", "run", "when"
 ALWAYS, AVAILABLE, NEVER = "always", "available", "never"
+
+
+def mapping_at(values: Mapping[str, Any], key: str, above: str) -> Mapping[str, Any]:
+    """Return the mapping below a key; none is an empty one. `above` names what holds the key."""
+    found = values.get(key)
+    if isinstance(found, Mapping | None):
+        return found or {}
+    raise UsageError(f"{above}{key} ({found!r}) must be a mapping of keys to values")
 
 
 class Section:
@@ -41,12 +50,7 @@ class Section:
         self.stage_name, self.label = stage, name.partition("@")[2]
         self.stage: Stage = stages.stage(stage)
         self.matrix = values.get(MATRIX)
-        run_values = values.get(RUN) or {}
-        if not isinstance(run_values, Mapping):
-            raise UsageError(
-                f"{name}.{RUN} ({run_values!r}) must be a mapping of keys to values, such as "
-                f"{{processes: 2}}"
-            )
+        run_values = mapping_at(values, RUN, f"{name}.")
         inherited = without_other_launchers(run, run_values.get("launcher"))
         self.run = merge(inherited, run_values, None, f"{name}.{RUN}")
         self.when = parse_when(name, values)
@@ -139,7 +143,10 @@ def node_name(section: Section, axes: Mapping[str, Any]) -> str:
     """Return the name of a section's node with these values of the axes."""
     slugs = [slug(value, f"{section.name}.matrix.{axis}") for axis, value in axes.items()]
     label = "-".join([*([section.label] if section.label else []), *slugs])
-    return f"{section.stage_name}@{label}" if label else section.stage_name
+    name = f"{section.stage_name}@{label}" if label else section.stage_name
+    if len(name) > LONGEST_NAME:
+        raise UsageError(f"node {name} has a name of {len(name)} letters, at most {LONGEST_NAME}")
+    return name
 
 
 def inherit(sections: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, Any]:

@@ -60,14 +60,7 @@ def check_host(launch: LaunchSpec, node: int, host: str) -> None:
 
 INTERFACE = "GLOO_SOCKET_IFNAME"
 FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-FOREIGN_FIELDS = (
-    "processes",
-    "nodes",
-    "restarts",
-    "min_processes",
-    "min_nodes",
-    "hostfile",
-)
+FOREIGN_FIELDS = ("processes", "nodes", "restarts", "min_processes", "min_nodes", "hostfile")
 # otherwise restarted ranks of torchrun find the addresses of the dead ones
 UNSHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
 _SIOCGIFADDR = 0x8915
@@ -96,8 +89,7 @@ def check_foreign(execution: Execution) -> None:
         if value != Execution.model_fields[name].default:
             raise UsageError(
                 f"{name} ({value}) conflicts with torchrun, which starts this rank; use torchrun's "
-                f"own option instead"
-                " (--nproc-per-node, --nnodes, --max-restarts)"
+                f"own option instead (--nproc-per-node, --nnodes, --max-restarts)"
             )
 
 

@@ -118,8 +118,10 @@ def directory() -> Path:
 
 def machine() -> MachineResources:
     """Return the usable cores and GPUs, limited by `$CLOZE_CPUS` and `$CUDA_VISIBLE_DEVICES`."""
-    limit = os.environ.get("CLOZE_CPUS")
-    cores = range(max(int(limit), 1)) if limit else processes.available_cpus()
+    limit = os.environ.get("CLOZE_CPUS", "").strip()
+    if limit and not (limit.isdecimal() and 0 < int(limit) <= 1 << 16):
+        raise UsageError(f"CLOZE_CPUS ({limit!r}) is no number of cores; set it to 1 or more")
+    cores = range(int(limit)) if limit else processes.available_cpus()
     return MachineResources(cores=tuple(map(str, cores)), gpus=visible_gpus())
 
 

@@ -26,7 +26,7 @@ from cloze.flows.graph import stages
 from cloze.flows.graph.config import RunConfig
 from cloze.flows.graph.nodes import stage_of
 from cloze.flows.graph.overrides import merge
-from cloze.flows.graph.sections import MATRIX, RUN
+from cloze.flows.graph.sections import MATRIX, RUN, mapping_at
 
 NIGHT = "night"  # the section, the run's name and the default config
 DEFAULT = Path(__file__).with_name("night.yaml")
@@ -37,13 +37,15 @@ PRETRAIN = "pretrain"
 class NightSettings(Values):
     """Settings of a nightly run: which checkpoints it evaluates, and how the gate decides."""
 
-    checkpoints: tuple[Literal["newest", "milestones", "all"], ...] = ("newest", "milestones")
+    checkpoints: tuple[Literal["newest", "milestones", "all"], ...] = Field(
+        default=("newest", "milestones"), min_length=1
+    )
     """Checkpoints of a training to evaluate: newest, milestones or all."""
 
     limit: int = Field(default=8, ge=1)
     """Maximum number of checkpoints per night; the others are evaluated in the next night."""
 
-    run_patterns: tuple[str, ...] = ("*",)
+    run_patterns: tuple[str, ...] = Field(default=("*",), min_length=1)
     """Patterns of the names of runs to include."""
 
     promote_if: Literal["better", "not_worse"] = "better"
@@ -156,7 +158,8 @@ def load(reference: str = NIGHT, overrides: Mapping[str, Any] | None = None) -> 
     section_overrides = dict(overrides or {})
     night_overrides = section_overrides.pop(NIGHT, {})
     values = configs.read(reference, section_overrides, {NIGHT: DEFAULT})
-    night = merge(values.pop(NIGHT, None) or {}, night_overrides, None, NIGHT)
+    night = merge(mapping_at(values, NIGHT, ""), night_overrides, None, NIGHT)
+    values.pop(NIGHT, None)
     settings = parse_config(NightSettings, night, NIGHT)
     sections: dict[str, Any] = {}
     for name, section in values.items():

@@ -83,10 +83,9 @@ class MlflowNodeReporter(Reporter):
         """Return the run's description, in Markdown."""
         directory = storage.absolute(self._planned.artifact)
         return (
-            f"`{self._planned.name}`: artifact `{directory}`, "
-            f"fingerprint `{self._planned.fingerprint[:12]}`, build `{build_id}`."
-            f" `cloze lineage {directory}` shows what it was made from, `cloze logs {directory}`"
-            f" its output."
+            f"`{self._planned.name}`: artifact `{directory}`, fingerprint "
+            f"`{self._planned.fingerprint[:12]}`, build `{build_id}`. `cloze lineage {directory}` "
+            f"shows what it was made from, `cloze logs {directory}` its output."
         )
 
     def _input(self, role: str, path: str) -> None:

@@ -66,8 +66,9 @@ FLUSH_SECONDS = 20.0  # how long the end of a run waits for the sender
 TOUCH_SECONDS, LEASE_SECONDS = 20.0, 900.0  # a stall of the storage by minutes ends no lease
 STOP_SECONDS = 2.0  # how long a stopped run waits: it may be killed soon
 
-STORES = ("", "file", "http", "https", "databricks", "databricks-uc", "uc", "sqlite", "postgresql",
-          "mysql", "mssql")  # fmt: skip
+STORES = ("http", "https", "databricks", "databricks-uc", "uc", "sqlite", "postgresql", "mysql",
+          "mssql")  # fmt: skip
+FILES = ("", "file")  # which MLflow refuses unless a variable allows them
 # a server without a scheme or a host, a file without its third slash
 _MISTAKEN = re.compile(r"[\w.-]+:\d+(/|$)|https?:(?!//[^/:])|sqlite(\+\w+)?:(?!///)")
 
@@ -86,8 +87,9 @@ def tracking_uri(runs: Path) -> str:
     scheme = (
         uri if uri in STORES else (re.match(r"([A-Za-z][\w.+-]+):", uri) or ("", ""))[1].lower()
     )
+    takes_files = os.environ.get("MLFLOW_ALLOW_FILE_STORE", "").lower() in ("true", "1")
     if _MISTAKEN.match(uri) or (
-        scheme.partition("+")[0] not in STORES
+        scheme.partition("+")[0] not in (*STORES, *FILES * takes_files)
         and scheme not in entry_points(group="mlflow.tracking_store").names
     ):
         raise UsageError(

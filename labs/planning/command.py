@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.flows.commands.base.field_options import Count, NameOf
+from cloze.flows.commands.base.field_options import Count, FiniteRange, NameOf
 from cloze.flows.commands.base.options import (
     Command,
     GroupedCommand,
@@ -45,7 +45,7 @@ def _option(
 @_option(
     "--mfu",
     "Model FLOP utilization, as a share of the GPU's peak. Default: 0.4.",
-    click.FloatRange(min=0, min_open=True),
+    FiniteRange(min=0, min_open=True),
     metavar="X",
 )
 @json_option

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from cloze.core.config import Values
 from cloze.core.options import Options
 from cloze.core.stages.stage import InputSpec
 from cloze.model.train.spec.companions import CompanionKind
 
 
-class RetrievalOptions(BaseModel):
+class RetrievalOptions(Values):
     """The passages that are read with each row, and the age of their vectors."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     passages: int = Field(default=7, ge=1)
     """Passages read with each row, and the empty one in addition (REALM: 7)."""

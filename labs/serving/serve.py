@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from cloze.flows.commands.base.field_options import FiniteRange
 from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
 from cloze.labs.serving.limits import Limits
 from cloze.labs.serving.verbs import served
@@ -14,7 +15,7 @@ from cloze.labs.serving.verbs import served
 LIMITS: dict[str, tuple[Any, str]] = {
     "max_batch": (click.IntRange(1, 4096), "Maximum inputs per batch."),
     "max_wait_ms": (
-        click.FloatRange(0, 10_000),
+        FiniteRange(0, 10_000),
         "Time that an input waits for others of its batch, in milliseconds.",
     ),
     "max_queue": (
@@ -25,9 +26,9 @@ LIMITS: dict[str, tuple[Any, str]] = {
     "max_characters": (click.IntRange(1), "Maximum characters per text."),
     "max_body": (click.IntRange(1), "Maximum bytes per request."),
     "max_connections": (click.IntRange(1), "Maximum connections; further ones get 503."),
-    "timeout": (click.FloatRange(0.1, 3600), "Maximum time of a request, in seconds."),
+    "timeout": (FiniteRange(0.1, 3600), "Maximum time of a request, in seconds."),
     "poll": (
-        click.FloatRange(0.1, 3600),
+        FiniteRange(0.1, 3600),
         "Time between looks at the alias of a registered model, in seconds.",
     ),
 }

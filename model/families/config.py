@@ -311,12 +311,10 @@ def check_fits(model: ModelConfig, info: DatasetInfo) -> None:
     if model.max_position_embeddings < info.length:
         raise UsageError(
             f"max_position_embeddings ({model.max_position_embeddings}) is less than the dataset's "
-            f"length ({info.length});"
-            f" use {info.length} or more, or make the dataset shorter"
+            f"length ({info.length}); use {info.length} or more, or make the dataset shorter"
         )
     if 0 < model.vocab_size < info.vocab_size:
         raise UsageError(
             f"vocab_size ({model.vocab_size}) is less than the dataset's vocabulary "
-            f"({info.vocab_size});"
-            f" use {info.vocab_size}, or 0 to take the dataset's"
+            f"({info.vocab_size}); use {info.vocab_size}, or 0 to take the dataset's"
         )

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from cloze.core.config import Values
 
-Weight = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Weight = Annotated[float, Field(ge=0.0)]
 
 
 class DistillOptions(Values):
@@ -29,7 +29,7 @@ class DistillOptions(Values):
     """Weight of the divergence between the last layers' relations of queries, keys and values
     (MiniLMv2: Wang et al. 2021); widths and attention heads may differ."""
 
-    temperature: Annotated[float, Field(gt=0.0, allow_inf_nan=False)] = 2.0
+    temperature: Annotated[float, Field(gt=0.0)] = 2.0
     """Temperature of both distributions of `soft`; its square multiplies the loss."""
 
     relation_heads: Annotated[int, Field(ge=1)] | None = None

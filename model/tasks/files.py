@@ -85,8 +85,7 @@ def check_apart(path: str, options: TaskOptions, splits: Sequence[str]) -> None:
             if seen.setdefault(identity, split) != split:
                 raise DataError(
                     f"{file} is both {seen[identity]} and {split}; name another file for one of "
-                    f"them, with --set 'options={{files: {{…}}}}', or its rows with "
-                    f"options.splits"
+                    f"them, with --set 'options={{files: {{…}}}}', or its rows with options.splits"
                 )
 
 

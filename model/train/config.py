@@ -61,9 +61,7 @@ class PretrainConfig(_OfCompanions):
     """Parameters, such as 17m; chooses model, batch, rates and weight decay by --tokens or
     --max-time."""
 
-    mixture: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict
-    )
+    mixture: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Sampling weight of a dataset by name: wiki=2. Repeatable. Default: the sizes."""
 
     steps: int | None = Field(default=None, ge=1)

@@ -120,9 +120,7 @@ class MixtureOptions(CorpusOptions):
     max_words: int | None = Field(default=None, ge=1)
     """Keep at most this many words, such as 10M. Default: all."""
 
-    mixture: dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(
-        default_factory=dict
-    )
+    mixture: dict[str, Annotated[float, Field(gt=0)]] = Field(default_factory=dict)
     """Share of the words by kind of source or language: wikipedia=3. Repeatable. Default: the
     sizes.
     """
@@ -130,10 +128,10 @@ class MixtureOptions(CorpusOptions):
     mixture_by: Literal["source", "language"] = "source"
     """Unit of the mixture: source or language."""
 
-    mixture_temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    mixture_temperature: float = Field(default=1.0, gt=0)
     """Without weights, sample by size ** (1 / T); T > 1 favours small sources."""
 
-    mixture_epochs: float = Field(default=1.0, ge=1, allow_inf_nan=False)
+    mixture_epochs: float = Field(default=1.0, ge=1)
     """Maximum number of times a source or language is repeated."""
 
     @field_validator("max_words", mode="before")

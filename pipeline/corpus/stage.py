@@ -43,8 +43,7 @@ def most_dropped(dropped: Mapping[str, int], retained: int) -> str:
     setting = SETTINGS[max(filter(reason.startswith, SETTINGS), key=len)]
     return (
         f"{reason} dropped {count:,} of {total:,} documents ({100 * count / total:.0f} %): if they "
-        f"are good text, change corpus.{setting};"
-        " card.html shows some of them"
+        f"are good text, change corpus.{setting}; card.html shows some of them"
     )
 
 

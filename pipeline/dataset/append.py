@@ -143,8 +143,7 @@ class BaseDataset:
         if manifest.version != version:
             raise UsageError(
                 f"{path} was made by version {manifest.version} of the dataset stage, this program "
-                f"has version {version}, whose"
-                " rows differ; make it again, then append"
+                f"has version {version}, whose rows differ; make it again, then append"
             )
         generations = [0, *(_generation(entry.path) for entry in manifest.files)]
         return cls(path=path, manifest=manifest, generation=max(generations) + 1)

@@ -210,10 +210,13 @@ class JobServer:
         self._rest, self._token = rest, token
 
     def __enter__(self) -> JobServer:
+        text = os.environ.get(READY_SECONDS) or str(DEFAULT_READY_SECONDS)
+        if not text.replace(".", "", 1).isdecimal():
+            raise UsageError(f"{READY_SECONDS} ({text!r}) is no number of seconds")
+        seconds = float(text)
         for attempt in (1, 2):  # another process may take the chosen port before Java does
             start = self._log.stat().st_size if self._log.exists() else 0
             self._start()
-            seconds = float(os.environ.get(READY_SECONDS) or DEFAULT_READY_SECONDS)
             if wait_for_port(self.port, seconds, lambda: self._supervisor.poll() is None):
                 return self
             code = self._supervisor.poll()

@@ -153,3 +153,10 @@ def test_secrets_of_the_environment_are_long_ones_the_longest_first(
     assert redact(text) == "*** *** abcdefg xyzxyzxyz"
     assert holds_secret({"note": text})
     assert not holds_secret({"note": "abcdefg", "steps": 3})
+
+
+def test_a_secret_is_masked_where_a_message_repeats_it() -> None:
+    """S3's client quotes the bucket, `user:password@host`, beside the URL."""
+    told = 's3://me:hunter2hunter2@h/x cannot be reached (Invalid bucket "me:hunter2hunter2@h")'
+    assert redact(told) == 's3://***@h/x cannot be reached (Invalid bucket "***@h")'
+    assert redact("?token=abc; abc") == "?token=***; abc"  # too short to be known again

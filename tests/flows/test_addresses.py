@@ -31,6 +31,10 @@ from cloze.flows.tracking import spool
         "s3://bucket/mlruns",
         "htps://host",
         "redis://host:6379",
+        "file:///tmp/mlruns",
+        "./mlruns",
+        "mlruns",
+        "/srv/mlruns",
     ],
 )
 def test_an_address_that_mlflow_has_no_store_for_is_refused_at_the_start(
@@ -58,6 +62,7 @@ def test_an_address_that_mlflow_has_no_store_for_is_refused_at_the_start(
 )  # fmt: skip
 def test_an_address_of_mlflows_is_taken(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")  # else MLflow rejects all records
     assert spool.tracking_uri(Path("runs")) == uri
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pkgutil import resolve_name
@@ -44,7 +45,17 @@ class Count(click.IntRange):
         return super().convert(value, param, ctx)
 
 
-class Duration(click.FloatRange):
+class FiniteRange(click.FloatRange):
+    """Range of numbers; click takes `nan` for a number of any range."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number", param, ctx)
+        return number
+
+
+class Duration(FiniteRange):
     """Number in the unit of the option's name, or a text such as 90s, 10m or 1h30m."""
 
     name = "duration"
@@ -290,4 +301,4 @@ def _bounded(
         return Duration(unit_seconds, **bounds)
     if isinstance(scalar, Count):
         return Count(**bounds)
-    return click.FloatRange(**bounds) if bounds and scalar is click.FLOAT else scalar
+    return FiniteRange(**bounds) if bounds and scalar is click.FLOAT else scalar

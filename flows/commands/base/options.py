@@ -303,19 +303,17 @@ _STAGES: dict[str, Mapping[str, str]] = {
         "Sources": "*sources *on_error *licences -max_unreadable_share -maximum_document_bytes",
         "Size and mixture": "*max_words *mixture mixture_by mixture_temperature mixture_epochs",
         "Language": "*language *keep_languages language_probability",
-        "Quality rules": "*preset web_sources *minimum_characters *minimum_words"
-        " -maximum_characters -minimum_letters"
-        " -gopher_quality -gopher_repetition -c4 -c4_end_marks -boilerplate -drop_repeated_lines"
-        " -drop_repeated_paragraphs",
+        "Quality rules": "*preset web_sources *minimum_characters *minimum_words "
+        "-maximum_characters -minimum_letters -gopher_quality -gopher_repetition -c4 -c4_end_marks "
+        "-boilerplate -drop_repeated_lines -drop_repeated_paragraphs",
         "Deduplication": "*dedup dedup_similarity -dedup_bands -dedup_rows -dedup_ngram",
         "Personal data": "*mask_personal_data -personal_data_allowed",
         "Blocked words": "*blocked_words -blocked_words_unit -blocked_words_allowed",
         "Decontamination": "*decontaminate -decontaminate_words -decontaminate_minimum_words"
         " -decontaminate_unit",
         "Text cleaning": "normalize_unicode repair_unicode",
-        "Source formats": "extractor blank_line_documents"
-        " dropped_sections kept_sections"
-        " -disambiguation_templates tables infobox math namespaces",
+        "Source formats": "extractor blank_line_documents dropped_sections kept_sections "
+        "-disambiguation_templates tables infobox math namespaces",
         "Output": "*heldout_fraction *keep_dropped -shard_bytes",
     },
     "vocab": {

@@ -137,9 +137,8 @@ def roll_back(
             }
         )
     message = (
-        f"rolled back to step {good_step}: {failure}); training continues from there and skips "
-        f"the rows of steps {good_step + 1} to {request.step}; if it happens again, it ends: "
-        f"{remedy}"
+        f"rolled back to step {good_step}: {failure}); training continues from there and skips the "
+        f"rows of steps {good_step + 1} to {request.step}; if it happens again, it ends: {remedy}"
     )
     return replace(restored, progress=replace(restored.progress, passed=skipped_ranges)), message
 

@@ -169,9 +169,8 @@ class StabilityMonitor:
         ):
             yield (
                 f"the loss has not fallen since step {earlier[0][0]} ({earlier_mean:.3f} then, "
-                f"{recent_mean:.3f} now) at a learning rate near its peak:"
-                " let it fall (a shorter schedule, wsd's decay), or the model is too small, or the "
-                "rate too high"
+                f"{recent_mean:.3f} now) at a learning rate near its peak: let it fall (a shorter "
+                f"schedule, wsd's decay), or the model is too small, or the rate too high"
             )
 
     def _learns(self, loss: float) -> bool:

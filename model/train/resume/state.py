@@ -183,9 +183,8 @@ def newest(path: str, fingerprint: str, notes: list[str], fence: LaunchFence) ->
     if candidates:
         raise DataError(
             f"{storage.join(path, checkpoints.STEPS)} has {len(candidates)} checkpoints, none of "
-            f"which can be used"
-            f" ({candidates[0].rpartition('/')[2]} is the newest); restore one, or remove the "
-            f"directory to start again from step 0"
+            f"which can be used ({candidates[0].rpartition('/')[2]} is the newest); restore one, "
+            f"or remove the directory to start again from step 0"
         )
     with fence.locked():
         checkpoints.remove_leftovers(path)

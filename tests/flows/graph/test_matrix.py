@@ -49,6 +49,9 @@ def test_an_axis_of_names_brings_fields_and_says_the_name() -> None:
         ({"seed": {}}, "at least one value"),
         ({"seed": [1, 1]}, "each once"),
         ({"seed": [1, "1"]}, "each once"),
+        ({"seed": [1, 1.0]}, "each once"),
+        ({"seed": ["007", 7]}, "each once"),
+        ({"rate": ["1e-4", 0.0001]}, "each once"),  # YAML 1.1 reads 1e-4 as a text
         ({"data": ["a/b"]}, "cannot be part of a name; give names with fields below each"),
         ({"data": [".."]}, "cannot be part of a name"),
         ({"data": [""]}, "cannot be part of a name"),

@@ -95,6 +95,15 @@ def test_dotted_and_nested_overrides_come_to_the_same_and_stay_so() -> None:
     }
 
 
+@pytest.mark.parametrize("key", ["pretrain.", ".steps", "pretrain..steps", "pretrain.model.", "."])
+def test_a_dotted_key_without_a_part_is_told(key: str) -> None:
+    """As typed into Prefect's form: `pretrain.model.` took the model away without a word."""
+    with pytest.raises(UsageError, match=rf"'{key}'.* must look like"):
+        nest({key: 3})
+    with pytest.raises(UsageError, match=rf"'{key}=3' must look like section.key=value"):
+        parse([f"{key}=3"], "section.key=value")
+
+
 def test_who_sets_a_length_takes_back_the_other_one() -> None:
     preset = {"steps": 5500, "warmup_steps": 200, "seed": 1}
     assert merge(preset, {"max_time": "2m"}, PretrainConfig, "pretrain") == {

@@ -9,11 +9,15 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from cloze.core.config import parse_config
+from cloze.core.config import _alternatives, parse_config
 from cloze.core.errors import UsageError
+from cloze.core.stages.execution import Execution
 from cloze.flows.graph.config import load, read
 from cloze.flows.graph.overrides import parse, read_yaml
+from cloze.flows.graph.stages import TABLE
+from cloze.flows.graph.stages import stage as load_stage
 from cloze.model.train.config import PretrainConfig
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.vocab.config import VocabConfig
@@ -148,3 +152,88 @@ def test_a_directory_is_no_config(tmp_path: Path) -> None:
 def test_all_presets_read_as_before() -> None:
     for path in Path(read.__code__.co_filename).parents[1].rglob("*.yaml"):
         assert read_yaml(path.read_text()) == yaml.safe_load(path.read_text()), path
+
+
+NUMBERS = [
+    (stage, name)
+    for stage in TABLE
+    for name, field in load_stage(stage).config.model_fields.items()
+    if {int, float} & _alternatives(field.annotation)
+] + [("run", name) for name in ("timeout_minutes", "checkpoint_every", "processes")]
+
+
+@pytest.mark.parametrize("text", [".nan", ".inf", "-.inf", "1e400", "9223372036854775808"])
+def test_a_number_that_is_none_or_has_no_end_is_refused(text: str) -> None:
+    """An infinite learning rate trained, and 10^20 steps were planned at 178734643772 years."""
+    value = read_yaml(f"value: {text}")["value"]
+    for stage, name in NUMBERS:
+        model = Execution if stage == "run" else load_stage(stage).config
+        taken = _alternatives(model.model_fields[name].annotation)
+        if str in taken or (isinstance(value, int) and float in taken):
+            continue
+        with pytest.raises(ValidationError) as told:
+            model.model_validate({name: value})
+        assert name in {fault["loc"][0] for fault in told.value.errors()}, stage
+
+
+@pytest.mark.parametrize("header", ["letters:", "letters: null", "letters: true", "letters: {}"])
+def test_a_section_without_keys_keeps_those_it_stands_over(header: str, tmp_path: Path) -> None:
+    """Its keys are commented out: the section was the stage's defaults, a BERT-base of 374 days."""
+    (tmp_path / "base.yaml").write_text("vocab: {size: 4}\nrun: {workers: 3}\n")
+    above = tmp_path / "above.yaml"
+    above.write_text(f"extends: base.yaml\n{header.replace('letters', 'vocab')}\nrun:\n")
+    assert read(str(above))["vocab"] == {"size": 4}
+    assert read(str(above))["run"] == {"workers": 3}
+    above.write_text("extends: base.yaml\nsizes: {big: {vocab: }}\nsize: big\n")
+    assert read(str(above), {"vocab": True})["vocab"] == {"size": 4}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pretrain:\n  steps:\n",
+        "pretrain: {seed: 1, steps: }",
+        "pretrain@b: {steps: }",
+        "run: {steps:}",
+    ],
+)
+def test_an_empty_value_of_a_file_is_refused(text: str, tmp_path: Path) -> None:
+    """As of an unset variable in a template, `steps: ${STEPS}`: it was the default."""
+    config = tmp_path / "own.yaml"
+    config.write_text(text)
+    with pytest.raises(UsageError, match=r"'steps' has no value; .* null .*line \d"):
+        read(str(config))
+    config.write_text("vocab:\nreport: {table: null}\nfinetune: {matrix: {row: {low: , high: }}}\n")
+    assert read(str(config))["vocab"] is None
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("sizes: [a]", "sizes"),
+        ("sizes: word", "sizes"),
+        ("sizes: {a: 3}", r"sizes\.a"),
+        ("sizes: {a: [b]}", "sizes.a"),
+        ("tokenizer: 5", "tokenizer"),
+        ("tokenizer: [a]", "tokenizer"),
+        ("extends: [a]", "extends"),
+        ("extends: 5", "extends"),
+        ("name: " + "n" * 201, "name"),
+        ("name: " + "名" * 100, "name"),
+    ],
+)
+def test_a_key_beside_the_sections_is_checked(text: str, named: str, tmp_path: Path) -> None:
+    """They were internal errors, or `cfg/['a']` that is no file."""
+    config = tmp_path / "own.yaml"
+    config.write_text(f"{text}\ncorpus: {{sources: [{{kind: text, path: x}}]}}\nvocab: {{}}\n")
+    with pytest.raises(UsageError, match=rf"^{named} \("):
+        load(str(config))
+
+
+def test_a_mapping_over_a_list_is_told_by_its_key(tmp_path: Path) -> None:
+    """The message named `--set`, though it is a file that says it."""
+    (tmp_path / "base.yaml").write_text("corpus: {sources: [{kind: text, path: x}]}\n")
+    config = tmp_path / "own.yaml"
+    config.write_text("extends: base.yaml\ncorpus: {sources: {kind: books, path: x}}\n")
+    with pytest.raises(UsageError, match=r"^corpus.sources.kind .*corpus.sources"):
+        read(str(config))

@@ -263,6 +263,15 @@ def test_any_runs_config_is_a_suite_and_a_bad_one_is_an_error(runs: Path, tmp_pa
         suite.load(overrides={"night": {"timezone": "Mars/Olympus"}})
     with pytest.raises(UsageError, match="wich"):
         suite.load(overrides={"night": {"wich": ["all"]}})
+    for field in ("checkpoints", "run_patterns"):  # such a night would evaluate nothing, for ever
+        with pytest.raises(UsageError, match=rf"night.{field} \(found \[\]\).*at least 1"):
+            suite.load(overrides={"night": {field: []}})
+    (tmp_path / "own.yaml").write_text("night: [newest]\nperplexity: {}\n")
+    with pytest.raises(UsageError, match=r"^night \(\['newest'\]\) must be a mapping"):
+        suite.load(str(tmp_path / "own.yaml"))
+    (tmp_path / "own.yaml").write_text("night: []\nperplexity: {}\n")
+    with pytest.raises(UsageError, match=r"^night \(\[\]\) must be a mapping"):
+        suite.load(str(tmp_path / "own.yaml"))
 
 
 def test_old_models_go_and_those_of_champions_stay(tmp_path: Path) -> None:

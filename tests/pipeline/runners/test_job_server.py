@@ -39,6 +39,16 @@ def server(monkeypatch: pytest.MonkeyPatch, log: Path, starts: STARTS, ready: in
     return found
 
 
+@pytest.mark.parametrize("value", ["abc", "-1", "nan", "inf", "2m"])
+def test_a_time_that_is_no_number_is_told_before_java_starts(
+    value: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = server(monkeypatch, tmp_path / "log", [])
+    monkeypatch.setenv(flink.READY_SECONDS, value)
+    with pytest.raises(UsageError, match=rf"{flink.READY_SECONDS} \('{value}'\)"):
+        found.__enter__()
+
+
 TAKEN = b"java.net.BindException: in use \xff\n"
 
 

@@ -52,9 +52,8 @@ _SMALL_PRINT = re.compile(r".{0,10}START.{0,20}SMALL PRINT", re.IGNORECASE)
 # Every such line contains one of these words.
 _WORDS = (
     "utenberg UTENBERG etext Etext ETEXT eText e-text E-text E-Text E-TEXT ebook eBook EBook Ebook "
-    "EBOOK e-book E-book E-Book E-BOOK COPYRIGHTED copyrighted "
-    "Copyrighted FULL_LICENSE mall_print mall_Print MALL_PRINT MALL_Print "
-    "More_information_about_this_book"
+    "EBOOK e-book E-book E-Book E-BOOK COPYRIGHTED copyrighted Copyrighted FULL_LICENSE mall_print "
+    "mall_Print MALL_PRINT MALL_Print More_information_about_this_book"
 ).split()
 # A notice that recurs between the plays of the 1994 Shakespeare.
 _NOTICE = re.compile(r"<<\s*THIS ELECTRONIC VERSION OF.{0,2000}?>>", re.DOTALL | re.IGNORECASE)
