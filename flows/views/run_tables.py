@@ -346,12 +346,13 @@ def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
     scope = "Estimates" if record["ended"] else "Estimates of the finished nodes"
     for line in estimate_error_lines(estimate_error(record), scope):
         out.print(f"[dim]{escape(line)}[/]")
-    said = ""
+    said, error = "", _error(record)
     for name, node in nodes.items():
         if node.get("error") and node["state"] in ("failed", "crashed", "stopped"):
             out.print(f"[red]{escape(name)}:[/] {escape(node['error'])}")
             said += f"{name}: {node['error']}\n"
-    if (error := _error(record)).partition(";")[0] not in said:  # such as "suspended in Prefect"
+            error = error.replace(f": {node['error']}", "")
+    if error.partition(";")[0] not in said:  # such as "suspended in Prefect"
         out.print(f"[red]{escape(error)}[/]")
 
 
