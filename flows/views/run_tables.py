@@ -20,7 +20,6 @@ from rich.table import Table
 from rich.text import Text
 
 from cloze.core.humanize import (
-    agree,
     elapsed,
     format_bytes,
     format_count,
