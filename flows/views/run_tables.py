@@ -19,13 +19,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cloze.core.humanize import (
-    elapsed,
-    format_bytes,
-    format_count,
-    format_duration,
-    labelled,
-)
+from cloze.core.humanize import elapsed, format_bytes, format_count, format_duration, labelled
 from cloze.flows.graph.estimate import Estimate, estimate_error
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.views.terminal import MAX_LINES, ellipsized, group_instances, table_of
@@ -131,8 +125,7 @@ def _what(row: Row, others: Sequence[str]) -> str:
     pending = [step for step in row.steps if not step.cached]
     total, cached = len(row.steps), len(row.steps) - len(pending)
     reasons = list(dict.fromkeys(step.reason for step in pending))
-    others_count = len(reasons) - 1
-    more = f" and {others_count} more reason{'s' * (others_count > 1)}" if others_count > 0 else ""
+    more = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
     why = f"[yellow]run:[/] {escape(reasons[0])}{more}" if pending else "[dim]cached[/]"
     if pending and cached:
         text = f"{total} instances: {cached} cached, {len(pending)} {why}"
