@@ -94,12 +94,12 @@ def error_class(
 
 
 def did_you_mean(word: str, choices: Iterable[str], otherwise: str | None = None) -> str:
-    """Return the end of an error message: the nearest choice, else `otherwise` or all choices."""
+    """Return the end of an error message: the nearest choice, `otherwise`, or all choices."""
     options = sorted(choices)
     nearest = max(options, key=lambda option: _likeness(word, option), default="")
     if _likeness(word, nearest) >= _NEAR:
         return f"did you mean {nearest!r}?"
-    return otherwise or "choose from " + ", ".join(options)
+    return otherwise or ("choose from " + ", ".join(options) if options else "there is none yet")
 
 
 _NEAR = 0.6

@@ -2,7 +2,7 @@
 
 Most are pages of a running `cloze ui` whose directory `--runs` names (default: runs); comments of
 `PICTURES` say what must have run. Those of `FILES` show a page that a command wrote: `--file
-page.html`. Pictures have at most 128 colours, which keeps them small. Look at each before it is
+page.html`. Pictures have at most 256 colours, which keeps them small. Look at each before it is
 committed.
 """
 
@@ -67,7 +67,7 @@ MODE = "?workflowType=machine_learning"
 RETRIED = {"flow_runs": {"run_count": {"gt_": 1}}}
 PICTURES = {
     "trend": Picture(lambda at: f"{at.page}/trend", 1000, 1560),  # after three nights
-    "report": Picture(lambda at: f"{at.page}/report/sample", 1100, 2480),
+    "report": Picture(lambda at: f"{at.page}/report/demo", 1100, 2480),
     "prefect-form": Picture(
         lambda at: (
             f"{at.prefect}/deployments/deployment/"
@@ -134,7 +134,9 @@ def _renew(browser: Any, name: str, given: argparse.Namespace) -> None:
         page.get_by_text(picture.click, exact=True).first.click()
         page.wait_for_timeout(wait)
     shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    shot.quantize(128, Image.Quantize.MAXCOVERAGE).save(IMAGES / f"{name}.png", optimize=True)
+    # The median cut keeps the page's own background; the other methods tint it.
+    few = shot.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    few.save(IMAGES / f"{name}.png", optimize=True)
     page.close()
 
 

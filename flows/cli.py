@@ -316,7 +316,7 @@ def main(arguments: list[str] | None = None) -> int:
         return error.exit_code
     except click.ClickException as error:
         message, context = error.format_message(), getattr(error, "ctx", None)
-        if message.startswith("Missing") and context is not None:
+        if message.startswith(("Missing", "Got unexpected")) and context is not None:
             message = f"{message.rstrip('.')}; see `{context.command_path} --help`"
         return fail(error, message, error.exit_code if error.exit_code != 1 else 2)
     except (KeyboardInterrupt, click.Abort) as error:

@@ -270,7 +270,8 @@ class Stack:
                 for port in self.services.specs[name].get("ports", ())
             )
             restarts = f"restarted {service['restarts']} times" if service["restarts"] else ""
-            print(f"{name:<20} {service['state']:<10} {service['pid'] or '':>8}  {ports}{restarts}")
+            line = f"{name:<20} {service['state']:<10} {service['pid'] or '':>8}  {ports}{restarts}"
+            print(line.rstrip())
         if not state:
             sys.exit(f"nothing runs in {self.directory}; `up` starts it")
 

@@ -13,7 +13,7 @@ import pytest
 
 from cloze import Checkpoint
 from cloze.core.options import field_docs
-from cloze.flows.cli import cloze, command_names
+from cloze.flows.cli import cloze, command_names, main
 from cloze.flows.graph.stages import TABLE
 from cloze.model.families.hub_format import exportable
 
@@ -132,3 +132,31 @@ def test_documented_commands_are_accepted(line: str, words: list[str]) -> None:
     except click.BadParameter as error:
         if "does not exist" not in error.message:
             raise
+
+
+# Servers, networks, minutes of work, and models, for which torch is imported first.
+ELSEWHERE = """ui serve fetch deploy dashboard import run doctor nightly fill-mask score attention
+    generate search neighbours classify tag embed answer""".split()
+
+
+def test_documented_commands_in_an_empty_directory_say_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a new user types them: one sentence with a remedy, and nothing is left behind."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("CLOZE_RUNS_DIR", raising=False)
+    count = 0
+    for line, words in documented_commands():
+        if words[0] in ELSEWHERE or "://" in " ".join(words):
+            continue
+        code, said = main([word for word in words if word != "…"]), capsys.readouterr()
+        count += 1
+        assert code in (0, 2, 3), f"{line}: {said.err}"
+        if code:
+            assert said.err.startswith("cloze: "), line
+            assert said.err.count("\n") == 1, line
+            assert re.search(r"[;,] |see |: .* is left", said.err), f"{line}: {said.err}"
+            assert not said.err.rstrip().endswith(("choose from", ";", ":")), said.err
+    assert count > 80
+    assert not [path for path in tmp_path.rglob("*") if path.suffix in (".arrow", ".json")]

@@ -272,7 +272,7 @@ def print_tree(node: Mapping[str, Any], depth: int, role: str = "") -> None:
     files = ", ".join(node.get("files") or ()) or "(outside)"
     path = "/".join(filter(None, (node.get("artifact", files), node.get("part", ""))))
     mark = "  (unfinished)" if node.get("unfinished") else ""
-    width = 24 - 2 * min(depth, 6)
+    width = max(18, 26 - 2 * depth)  # of `source/docstrings`
     click.echo(f"{'  ' * depth}{label:<{width}} {node['fingerprint'][:12]}  {path}{mark}")
     for parent, child in node["parents"].items():
         print_tree(child, depth + 1, parent)

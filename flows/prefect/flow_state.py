@@ -60,7 +60,7 @@ def current() -> State[Any]:
         try:
             state = client.read_flow_run(flow_run.id).state
         except ObjectNotFound:
-            state = Cancelled()
+            state = Cancelled(name="Deleted", message="deleted in Prefect")
     return state or Running()
 
 

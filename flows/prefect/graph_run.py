@@ -353,8 +353,10 @@ def _graceful_stop(
                 message=f"its worker is gone{message and f': {message}'}"
             )
             session.ending = (status_file.CRASHED, str(final_state.message))
-        elif in_terminal or cancel_requested or flow_state.is_ended(flow_state.current()):
-            final_state = Cancelled(message=message or "stopped; run again")
+        elif in_terminal or cancel_requested or flow_state.is_ended(ended := flow_state.current()):
+            is_deleted = not (in_terminal or cancel_requested) and ended.name == "Deleted"
+            message = f"{'deleted in Prefect: ' * is_deleted}{message or 'stopped; run again'}"
+            final_state = Cancelled(message=message)
             session.ending = (status_file.CANCELLED, str(final_state.message))
         else:
             session.ending = (status_file.CRASHED, message or "a signal ended its process")

@@ -29,16 +29,18 @@ def _nodes_schema(description: str) -> WithJsonSchema:
     stage, name = {"type": "string", "enum": list(stages.TABLE)}, {"type": "string", "minLength": 1}
     by_stage = {"title": "Stages", "type": "array", "uniqueItems": True, "items": stage}
     by_name = {"title": "Nodes or patterns", "type": "array", "items": name}
-    return _schema(description, anyOf=[by_stage, by_name])
+    return _schema(description, anyOf=[by_name, by_stage])  # see `Config`
 
 
 Config = Annotated[
     str,
     _schema(
         "A preset, or the path of a YAML file on the worker's machine.",
+        # Prefect's first UI shows any text in the first alternative of its type: a list would
+        # replace a path after its first letter.
         anyOf=[
+            {"title": "Preset or YAML file", "type": "string", "minLength": 1},
             {"title": "Preset", "type": "string", "enum": configs.preset_names()},
-            {"title": "YAML file", "type": "string", "minLength": 1},
         ],
     ),
 ]

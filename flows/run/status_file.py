@@ -202,7 +202,7 @@ def read(runs: Path, name: str) -> dict[str, Any]:
     record = newest(directory_of(runs, name))
     if record is None:
         names = [path.name for path in directories(runs)]
-        hint = did_you_mean(name, names) if names else "there is none yet"
+        hint = did_you_mean(name, names)
         raise DataError(f"no run {name!r} in {runs}; {hint}")
     path = Path(record.get("path", ""))
     if record["state"] == CRASHED and (read_file(path) or record)["state"] == RUNNING:

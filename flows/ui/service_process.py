@@ -141,7 +141,8 @@ class ServiceProcess:
         self.process = None
         self._cleaning = threading.Thread(target=self._end_leftovers, daemon=True)
         self._cleaning.start()
-        self._plan_restart(f"{describe_exit(code)}{last_error(self.log)}")
+        cause = "" if code == -signal.SIGKILL else last_error(self.log)  # it could not say why
+        self._plan_restart(f"{describe_exit(code)}{cause}")
 
     def _plan_restart(self, last: str) -> None:
         """Have the server started again after a pause, or never; say so once for each cause."""

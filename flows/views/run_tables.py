@@ -1,4 +1,4 @@
-"""Tables of `cloze plan` and `cloze status`, in 80 columns.
+"""Tables of `cloze plan` and `cloze status`.
 
 The plan is a tree: a node is below its last input; other inputs are its ancestors, or its line
 names them. In a graph of many nodes the instances of a section share a line.
@@ -77,10 +77,8 @@ def tree(steps: Sequence[PlannedNode], estimates: Mapping[str, Estimate], width:
     """Return the plan as a table whose first column is the tree."""
     directory = posixpath.dirname(steps[0].artifact) if steps else None
     gpus = any(estimate.gpu_memory_bytes for estimate in estimates.values())
-    columns = ["node", "what", "time", "disk", "memory", *(["GPU"] if gpus else [])]
-    table = table_of(columns, right=columns[2:], title=directory)
-    for column in (table.columns[0], *table.columns[2:]):
-        column.no_wrap = True
+    columns = ["node", "time", "disk", "memory", *(["GPU"] if gpus else []), "what"]
+    table = table_of(columns, right=columns[1:-1], title=directory, whole=True)
     tree_rows = rows(steps)
     order = [row.name for row in tree_rows]
     ancestors: dict[str | None, set[str]] = {None: set()}  # direct and indirect inputs
@@ -96,8 +94,8 @@ def tree(steps: Sequence[PlannedNode], estimates: Mapping[str, Estimate], width:
         known = {parent, *ancestors[parent]}
         table.add_row(
             _branch(lead, mark, row.name, width // 2 - 4),
-            _what(row, [name for name in row.inputs if name not in known]),
             *_cost_cells(row, estimates)[: 4 if gpus else 3],
+            _what(row, [name for name in row.inputs if name not in known]),
         )
         row_children = children.get(row.name, [])
         child_lead = lead if top else lead + ("  " if last else "│ ")
@@ -127,7 +125,7 @@ def _what(row: Row, others: Sequence[str]) -> str:
     pending = [step for step in row.steps if not step.cached]
     total, cached = len(row.steps), len(row.steps) - len(pending)
     reasons = list(dict.fromkeys(step.reason for step in pending))
-    more = f" and {len(reasons) - 1} more reasons" if len(reasons) > 1 else ""
+    more = f" and {len(reasons) - 1} more" if len(reasons) > 1 else ""
     why = f"[yellow]run:[/] {escape(reasons[0])}{more}" if pending else "[dim]cached[/]"
     if pending and cached:
         text = f"{total} instances: {cached} cached, {len(pending)} {why}"
@@ -318,12 +316,13 @@ def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
             ellipsized(_node_summary(members[0]) if len(members) == 1 else text),
         )
     out.print(table)
-    said = ""
+    said, error = "", _error(record)
     for name, node in nodes.items():
         if node.get("error") and node["state"] in ("failed", "crashed", "stopped"):
             out.print(f"[red]{escape(name)}:[/] {escape(node['error'])}")
             said += f"{name}: {node['error']}\n"
-    if (error := _error(record)).partition(";")[0] not in said:  # such as "suspended in Prefect"
+            error = error.replace(f": {node['error']}", "")
+    if error.partition(";")[0] not in said:  # such as "suspended in Prefect"
         out.print(f"[red]{escape(error)}[/]")
 
 

@@ -1,4 +1,8 @@
-"""Consoles, and tables and lines about stages, in 80 columns."""
+"""Consoles, and tables and lines about stages.
+
+In a terminal of few columns a row is wider than the screen, and its figures stay whole. In a file
+or a pipe no line ends in blanks.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,16 @@ import contextlib
 import itertools
 import os
 import posixpath
+import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
 import click
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +30,8 @@ from cloze.flows.graph.stages import headline, lower_is_better
 
 GAP = 2  # columns between two of a table
 UNWRAPPED = 100_000  # columns
+NARROWEST = 10  # minimum columns of a text that is wrapped beside others
+RESULT = 100  # characters of a node's result in a table
 MAX_LINES = 40  # nodes with a line each
 FEWEST = 3  # minimum number of instances that share a line
 
@@ -57,7 +65,7 @@ def group_instances(
 def console() -> Console:
     """Return the console of progress and notes: standard error, silent with --quiet."""
     stream: Any = _Screen(sys.stderr)
-    return _unwrapped(Console(file=stream, highlight=False, emoji=False, quiet=_has_flag("quiet")))
+    return WholeConsole(file=stream, highlight=False, emoji=False, quiet=_has_flag("quiet"))
 
 
 class _Screen:
@@ -80,14 +88,30 @@ class _Screen:
 
 def output() -> Console:
     """Return the console of results, standard output; `:key:` in a text is no emoji."""
-    return _unwrapped(Console(highlight=False, emoji=False))
+    return WholeConsole(highlight=False, emoji=False)
 
 
-def _unwrapped(console: Console) -> Console:
-    """Give a console that is no terminal lines of any length: grep finds no half of a name."""
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = UNWRAPPED
-    return console
+class WholeConsole(Console):
+    """A console that cuts no row of a table.
+
+    What is no terminal gets lines of any length, so that grep finds no half of a name, and without
+    the blanks that fill a table's columns.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        if not self.is_terminal and "COLUMNS" not in os.environ:
+            self.width = UNWRAPPED
+
+    def print(self, *objects: Any, **how: Any) -> None:
+        how.setdefault("crop", False)
+        if self.is_terminal:
+            super().print(*objects, **how)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **how)
+        self.file.write(re.sub(r"[ \t]+$", "", captured.get(), flags=re.MULTILINE))
+        self.file.flush()
 
 
 def is_verbose() -> bool:
@@ -110,6 +134,20 @@ def done_line(result: BuildResult, name: str | None = None) -> str:
     )
 
 
+class _Table(Table):
+    """A table whose fixed columns are whole, also where the terminal is too narrow for them."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        needed = GAP * (len(self.columns) - 1)
+        for column in self.columns:
+            cells = [column.header, *column.cells] if column.no_wrap else []
+            wide = [Measurement.get(console, options.update(width=UNWRAPPED), cell).maximum
+                    for cell in cells]  # fmt: skip
+            needed += max(wide, default=NARROWEST)
+        wider = options.update(width=max(options.max_width, needed))
+        yield from super().__rich_console__(console, wider)
+
+
 def table_of(
     columns: Sequence[str], right: Sequence[str] = (), title: str | None = None, whole: bool = False
 ) -> Table:
@@ -117,9 +155,9 @@ def table_of(
 
     Args:
         right: columns with numbers.
-        whole: each row takes one line; the last column is shortened, with cells from `ellipsized`.
+        whole: no cell is broken but in the last column, whose cells from `ellipsized` are cut off.
     """
-    table = Table(
+    table = _Table(
         box=None,
         header_style="bold",
         pad_edge=False,
@@ -185,8 +223,8 @@ def result_table(
         sections: section by node; many instances of a section share a line.
     """
     directory = next((posixpath.dirname(result.artifact) for result in results.values()), None)
-    table = table_of(("node", "time", "rows", "result"), right=("time", "rows"), title=directory)
-    table.columns[0].no_wrap = table.columns[1].no_wrap = True
+    columns = ("node", "time", "rows", "result")
+    table = table_of(columns, right=columns[1:3], title=directory, whole=True)
     for label, names in group_instances(results, sections or {}).items():
         group = [results[name] for name in names]
         seconds, cached = (
@@ -200,9 +238,22 @@ def result_table(
             if cached == len(group)
             else f"{format_duration(seconds)}{cached_note}"
         )
-        text = headline(group[0].manifest) if len(group) == 1 else _mean(group)
+        text = _result(headline(group[0].manifest)) if len(group) == 1 else _mean(group)
         table.add_row(escape(label), duration, f"{rows:,}" if rows else "", escape(text))
     return table
+
+
+def _result(text: str) -> str:
+    """Return a result for a table: figures, warnings, and the number of notes that are left out."""
+    figures, *others = text.split("; ")
+    left_out = 0
+    for clause in others:
+        if clause.startswith("warning:") or len(figures) + len(clause) < RESULT:
+            figures += f"; {clause}"
+        else:
+            left_out += 1
+    more = f"; {left_out} more note{'s' * (left_out > 1)} in the log"
+    return figures + more * bool(left_out)
 
 
 def _mean(results: Sequence[BuildResult]) -> str:

@@ -52,6 +52,7 @@ def test_each_error_has_its_exit_code() -> None:
 )
 def test_the_nearest_choice_or_all_of_them(word: str, otherwise: str | None, says: str) -> None:
     assert errors.did_you_mean(word, ("dataset", "corpus"), otherwise) == says
+    assert errors.did_you_mean(word, (), otherwise) == (otherwise or "there is none yet")
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import pytest
+from cloze.flows.launch.kubernetes.manifest import Options as KubernetesOptions
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
@@ -14,7 +15,6 @@ from pydantic import BaseModel, Field
 from cloze.core.config import Values, parse_config
 from cloze.core.errors import UsageError
 from cloze.flows.graph.overrides import read_yaml
-from cloze.flows.launch.kubernetes.manifest import Options as KubernetesOptions
 from cloze.flows.report.report_nodes import NodePlacement
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.tasks.table import task_options

@@ -21,8 +21,10 @@ from tests.flows.views.test_tables import result
 
 def printed(width: int, show: Callable[[Console], Any]) -> str:
     """What is printed on a terminal of this width, in colours."""
-    out = Console(file=io.StringIO(), width=width, force_terminal=True, color_system="standard",
-                  highlight=False, emoji=False, legacy_windows=False)  # fmt: skip
+    out = terminal.WholeConsole(
+        file=io.StringIO(), width=width, force_terminal=True, color_system="standard",
+        highlight=False, emoji=False, legacy_windows=False,
+    )  # fmt: skip
     show(out)
     assert isinstance(out.file, io.StringIO)
     return out.file.getvalue().replace("\x1b", "␛")

@@ -59,6 +59,9 @@ class Form:
 
     def choose(self, list_name: str, option: str) -> None:
         """Choose an entry of a drop-down list. Args: list_name: the title of its values."""
+        tabs = self.page.get_by_role("tab", name=list_name, exact=True)
+        if tabs.count():
+            tabs.first.click()
         self.page.get_by_role("button", name=f"Select {list_name}", exact=True).first.click()
         self.page.get_by_role("option", name=option, exact=True).click()
         self.page.keyboard.press("Escape")
@@ -230,6 +233,19 @@ def test_a_form_is_submitted_untouched_filled_in_and_refused_where_a_value_is_wr
     field, value, output = case.wrong
     form.fill(**{field: value})
     assert output in form.refused(field)
+
+
+@pytest.mark.soak
+def test_prefects_default_page_keeps_a_path_that_is_typed(
+    operations: Operations, browser: Page
+) -> None:
+    root = operations.api.removesuffix("/api")
+    form = Form(browser, operations, "full-run")
+    browser.goto(f"{root}/deployments/deployment/{form.deployment}/run")
+    browser.locator("textarea").first.click()
+    browser.keyboard.press("Control+A")
+    browser.keyboard.type("/shared/mine.yaml", delay=20)
+    assert form.parameters()["config"] == "/shared/mine.yaml"
 
 
 @pytest.mark.soak

@@ -172,7 +172,8 @@ def test_a_deleted_flow_run_saves_and_ends(
     until(lambda: not operations.processes(), 90)
     seconds = time.monotonic() - began
     record, step = _settled(operations, toys), saved(operations, toys)
-    assert record["error"] == f"training was stopped after step {step}, checkpoint saved"
+    why = f"training was stopped after step {step}, checkpoint saved"
+    assert record["error"] == f"deleted in Prefect: {why}"
     state = mlflow(operations.runs, tracking, toys.run)
     toys.hold.unlink()
     done = subprocess.run(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from prefect.utilities.callables import parameter_schema
 
 from cloze.core.errors import UsageError
 from cloze.flows.graph import config as configs
 from cloze.flows.prefect.graph_run import full_run
+from cloze.flows.prefect.nightly import nightly_evaluation
 from cloze.flows.prefect.parameters import parameters_of
 
 EMPTY: dict[str, Any] = {
@@ -123,3 +125,17 @@ def test_options_without_a_launcher_that_takes_them_are_refused() -> None:
 def test_the_form_offers_the_launchers() -> None:
     launcher, _ = full_run.parameters.properties["launcher"]["anyOf"]
     assert {"local", "ssh", "slurm", "kubernetes"} <= set(launcher["enum"])
+
+
+@pytest.mark.parametrize("flow", [full_run, nightly_evaluation])
+def test_no_alternative_of_a_form_takes_what_is_typed_into_another(flow: Any) -> None:
+    """Prefect's first UI shows a value in the first alternative of its JSON type."""
+    found = 0
+    for field in parameter_schema(flow.fn).model_dump()["properties"].values():
+        by_type: dict[str, list[dict[str, Any]]] = {}
+        for alternative in field.get("anyOf", ()):
+            by_type.setdefault(alternative["type"], []).append(alternative)
+        for first, *others in by_type.values():
+            found += len(others)
+            assert not others or "enum" not in {**first, **first.get("items", {})}, field["title"]
+    assert found >= 1 or flow is nightly_evaluation

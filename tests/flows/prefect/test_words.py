@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 from prefect.exceptions import Abort
-from prefect.states import Running
+from prefect.states import Cancelled, Running
 
 from cloze.flows.prefect import deploy, graph_run
 from cloze.flows.prefect.graph_run import full_run
@@ -56,6 +56,34 @@ def test_a_stopped_flow_says_the_state_that_it_has_set(
     ):
         raise KeyboardInterrupt
     assert caplog.messages[-1].startswith(f"Finished in state {state}")
+
+
+DELETED = Cancelled(name="Deleted", message="deleted in Prefect")
+
+
+@pytest.mark.parametrize(
+    ("state", "requested", "says"),
+    [
+        (DELETED, False, "deleted in Prefect: step 7 is saved"),
+        (DELETED, True, "step 7 is saved"),
+        (Cancelled(), False, "step 7 is saved"),
+    ],
+)
+def test_a_run_that_was_deleted_in_prefect_says_so(
+    state: Any, requested: bool, says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graph_run.flow_state, "write", lambda _: None)
+    monkeypatch.setattr(graph_run.flow_state, "current", lambda: state)
+    monkeypatch.setattr(graph_run, "_checkpoint_error", lambda _: "step 7 is saved")
+    monkeypatch.setattr(graph_run, "get_run_logger", lambda: logging.getLogger("tests.flow"))
+    monkeypatch.setattr(graph_run, "is_orphan", lambda: False)
+    monkeypatch.setattr(graph_run.signal, "signal", lambda *_: None)
+    session: Any = SimpleNamespace(
+        record=SimpleNamespace(cancel_requested=requested), failures={}, stop=lambda: None
+    )
+    with pytest.raises(Abort), graph_run._graceful_stop(session, {}, False):
+        raise graph_run.flow_state.EndRequested(state)
+    assert session.ending == ("cancelled", says)
 
 
 def test_each_bar_has_the_name_of_its_node() -> None:

@@ -10,6 +10,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.stages.execution import Execution
@@ -277,3 +279,15 @@ def test_the_headline_is_of_what_was_evaluated_last() -> None:
     )
     many = {f"finetune@{number}": {"accuracy": told} for number in range(5)}
     assert headline({"scores": many}).endswith("finetune@2 accuracy 0.500 and 2 more")
+
+
+@pytest.mark.parametrize(
+    ("labels", "is_shown"),
+    [({"next": 0, "random": 0, "none": 30}, False), ({"next": 10, "random": 12, "none": 8}, True)],
+)
+def test_rows_of_one_segment_have_no_counts_of_pairs(
+    labels: dict[str, int], is_shown: bool
+) -> None:
+    nodes = [gathered("dataset", {**DATASET, "pair_labels": labels})]
+    page = render(nodes, scores(nodes), [])
+    assert ("pairs labelled" in page) is is_shown

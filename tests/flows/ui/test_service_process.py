@@ -74,6 +74,8 @@ def test_a_killed_server_restarts(tmp_path: Path, made: list[ServiceProcess]) ->
     first = number(tmp_path / "place" / "server")
     assert os.getsid(first) == first  # Ctrl-C in the terminal does not reach it
     assert child.describe()["pid"] == first
+    with child.log.open("a") as log:  # of something else, which is no reason for the kill
+        log.write("sqlalchemy.exc.IntegrityError: FOREIGN KEY constraint failed\n")
     os.kill(first, signal.SIGKILL)
     until(lambda: not is_up(child))
     until(lambda: is_up(child))

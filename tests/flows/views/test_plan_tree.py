@@ -60,7 +60,7 @@ def shown(
 @pytest.mark.parametrize("width", [80, 140])
 def test_each_node_stands_below_its_last_input_and_the_others_are_named(width: int) -> None:
     lines = shown(planned(report={}), width).splitlines()
-    drawn = [line.split("  run")[0].rstrip() for line in lines if "run:" in line]
+    drawn = [line.partition("1 min")[0].rstrip() for line in lines if "run:" in line]
     assert drawn == [
         "corpus",
         "└ vocab",
@@ -91,7 +91,7 @@ def test_what_nobody_measured_is_marked_and_what_nobody_knows_is_a_dash() -> Non
         "pretrain": Estimate()
     }
     lines = {
-        line.split("  run")[0].strip("└├│ "): line
+        line.strip("└├│ ").split()[0]: line
         for line in shown(steps, 140, found).splitlines()
         if "run:" in line
     }

@@ -126,3 +126,24 @@ def test_status_of_many_nodes_keeps_apart_what_runs_and_what_failed(width: int) 
     assert "1 min 30 s" in text
     assert "finetune@60: the shard is cut short" in text
     assert len(text.splitlines()) == 7
+
+
+@pytest.mark.parametrize(
+    ("error", "last"),
+    [
+        ("suspended in Prefect, where Resume continues it: {}", "suspended in Prefect, where Resume continues it"),
+        ("cancelled in Prefect: {}", "cancelled in Prefect"),
+        ("train: {}", "train: {}"),
+        ("train: {}; report needs it", "train: {}"),
+    ],
+)  # fmt: skip
+def test_what_stopped_a_node_is_said_once(error: str, last: str) -> None:
+    why = "training was stopped after step 185; run again to continue"
+    node = {"stage": "pretrain", "state": "stopped", "started": 1.0, "ended": 2.0, "error": why}
+    found = {
+        "run": "night", "state": "cancelled", "started": 1.0, "ended": 2.0, "pid": 1, "host": "vm",
+        "nodes": {"train": node}, "error": error.format(why),
+    }  # fmt: skip
+    lines = printed(140, lambda out: run_tables.show_run(out, "/runs/night", found)).splitlines()
+    assert "\n".join(lines).count("step 185") == 1
+    assert lines[-1] == last.format(why)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from cloze.model.layers.kv_cache import KVCache
+
 from cloze.model.layers.layout import BatchLayout, Memory, PaddedLayout
 
 
