@@ -159,9 +159,11 @@ class CommandGroup(click.Group):
             message = f"`cloze {args[0]}` is going, use `cloze {MOVED[args[0]]}`"
             click.echo(f"cloze: {message}", err=True)
             args = _in_new_form(*args)
-        if args and self.get_command(ctx, args[0]) is None:
+        command = self.get_command(ctx, args[0]) if args else None
+        if args and command is None:
             hint = did_you_mean(args[0], commands, otherwise="see `cloze --help`")
             raise click.UsageError(f"No such command {args[0]!r}; {hint}")
+        _check_words(args, takes_texts=getattr(command, "takes_texts", False))
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -244,12 +246,8 @@ def _flags_first(arguments: list[str]) -> list[str]:
     return [*flags, *remaining, *arguments[end:]]
 
 
-def _check_words(words: list[str]) -> None:
-    """Refuse what a shell leaves of an unset variable, and bytes that no record can hold.
-
-    Models may be asked about an empty text.
-    """
-    takes_texts = words[:1] and words[0] in MODULES["inference"].split()
+def _check_words(words: list[str], *, takes_texts: bool) -> None:
+    """Refuse what a shell leaves of an unset variable, and bytes that no record can hold."""
     for before, word in zip(["cloze", *words], words, strict=False):
         name, _, value = word.partition("=") if word.startswith("--") else (before, "", word)
         if not value and word != name and not takes_texts:
@@ -307,7 +305,6 @@ def main(arguments: list[str] | None = None) -> int:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as below nohup
             signal.signal(number, _interrupt)
     try:
-        _check_words(arguments)
         # the argument of `ctx.exit`, else None
         code = cloze.main(arguments, prog_name="cloze", standalone_mode=False)
         return code if isinstance(code, int) else 0

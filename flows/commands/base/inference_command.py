@@ -83,6 +83,8 @@ class InferenceCommand(GroupedCommand):
         spelled: options of config fields that have another name; None: the field has no option.
     """
 
+    takes_texts = True  # of which one may be empty
+
     def __init__(
         self,
         name: str,
