@@ -350,7 +350,7 @@ _STAGES: dict[str, Mapping[str, str]] = {
         "Model": "-dropout -pooling frozen -lstm_size -lstm_layers -bilstm",
         "Optimization": "*epochs *global_batch *learning_rate *warmup_share schedule -decay_share"
         " optimizer layer_decay -embedding_lr_multiplier -unfreeze_layers -weight_decay"
-        " -grad_clip -reinitialize_layers -keep_zeros *seed",
+        " -grad_clip -keep_zeros *seed",
         "Selection and baselines": "*patience *select_checkpoint *baselines from_scratch model",
         "Memory and speed": "*precision",
     },
