@@ -138,12 +138,12 @@ class Values(BaseModel):
     @field_validator("*", mode="wrap")
     @classmethod
     def _check_number(cls, value: Any, read: Read, field: ValidationInfo) -> Any:
-        """Pydantic takes `steps: true` for 1 step, and integers that no tensor holds."""
+        """Pydantic takes `steps: true` for 1 step, and integers of more than 64 bits."""
         if _counts_truth({cls.model_fields[field.field_name or ""].annotation}, value):
             raise ValueError("Input should be a number, not a truth value")
         number = read(value)
-        if isinstance(number, int) and not -(1 << 63) <= number < 1 << 63:
-            raise ValueError(f"Input should be less than {1 << 63}")
+        if isinstance(number, int) and not -(1 << 63) <= number < 1 << 64:
+            raise ValueError(f"Input should be less than {1 << 64}")
         return number
 
 

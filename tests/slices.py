@@ -20,7 +20,7 @@ FOLDER = Path(__file__).resolve().parent
 DURATIONS = FOLDER / "durations.json"
 TABLE = FOLDER / "README.md"
 # Files that share a setup of many seconds are one worker's: by its name, how their paths begin.
-ON_PREFECT = ("admin", "decisions", "deploy", "forms", "prefect.", "stopping.")
+ON_PREFECT = ("late_suspend", "admin", "decisions", "deploy", "forms", "prefect.", "stopping.")
 TOGETHER = {
     "a Prefect server": tuple(f"tests/operations/test_{name}" for name in ON_PREFECT),
 }

@@ -38,10 +38,10 @@ def test_every_option_is_as_recorded() -> None:
     ("values", "message"),
     [
         ({"micro_batch": "4"}, ""),
-        ({"micro_batch": "auto"}, ""),
+        ({"micro_batch": "auto"}, "valid integer"),
         ({"micro_batch": 1}, ""),
-        ({"micro_batch": "-1"}, "give a number of 1 or more, or auto"),
-        ({"micro_batch": 2.0}, "give a number of 1 or more, or auto"),
+        ({"micro_batch": "-1"}, "greater than or equal to 1"),
+        ({"micro_batch": 2.5}, "valid integer"),
         ({"min_processes": 2, "processes": 2}, ""),
         ({"min_processes": 3, "processes": 2}, "min_processes (3) must be at most processes (2)"),
         ({"gpu_ids": ["0", "1"], "processes": 2}, ""),

@@ -7,7 +7,6 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import pytest
-from cloze.flows.launch.kubernetes.manifest import Options as KubernetesOptions
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
@@ -16,6 +15,7 @@ from cloze.core.config import Values, parse_config
 from cloze.core.errors import UsageError
 from cloze.flows.graph.overrides import read_yaml
 from cloze.flows.report.report_nodes import NodePlacement
+from cloze.labs.kubernetes.manifest import Options as KubernetesOptions
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.tasks.table import task_options
 from cloze.model.train.config import PretrainConfig

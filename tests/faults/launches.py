@@ -30,7 +30,7 @@ from cloze.core.errors import ClozeError, SupersededError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.flows.launch import coordinator
-from cloze.flows.launch.protocol import LaunchRequest
+from cloze.flows.launch.protocol import Launcher, LaunchRequest
 from cloze.flows.launch.slurm import job as slurm_job
 from cloze.flows.launch.slurm import launcher as slurm
 from cloze.model import checkpoint
@@ -57,7 +57,7 @@ class Left(BaseException):
     """The ranks, or the job, are on their way, and nobody follows them."""
 
 
-class Ranks:
+class Ranks(Launcher):
     """A launcher whose ranks are `Rank`s. Attributes: begun: what it was asked to start."""
 
     def __init__(self) -> None:
@@ -74,14 +74,11 @@ class Ranks:
         raise Left
 
 
-class Submission:
+class Submission(slurm.SlurmLauncher):
     """`--launcher slurm`, up to the moment at which the job is to be followed."""
 
-    def check(self, execution: Execution) -> None:
-        slurm.LAUNCHER.check(execution)
-
     def start(self, work: LaunchRequest) -> NoReturn:
-        slurm.LAUNCHER.start(work)
+        super().start(work)
         raise Left
 
 

@@ -94,9 +94,9 @@ def test_deployed_twice_is_the_same_and_what_others_made_stays(
         form = operations.call("/deployments/name/full-run/full-run")["parameter_openapi_schema"][
             "properties"
         ]
-        presets, path = form["config"]["anyOf"]
+        path, presets = form["config"]["anyOf"]
         assert (presets["enum"], path["type"]) == (preset_names(), "string")
-        assert form["start_from"]["anyOf"][0]["items"]["enum"] == list(TABLE)
+        assert form["start_from"]["anyOf"][1]["items"]["enum"] == list(TABLE)
         assert (form["steps"]["type"], form["steps"]["minimum"]) == ("integer", 1)
         assert all(field.get("description") for field in form.values())
         fields = set(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from cloze.model.layers.kv_cache import KVCache
 
-from cloze.model.layers.layout import BatchLayout, Memory, PaddedLayout
+from cloze.labs.seq2seq.kv_cache import KVCache, Memory
+from cloze.model.layers.layout import BatchLayout, PaddedLayout
 
 
 def layouts() -> list[BatchLayout]:
