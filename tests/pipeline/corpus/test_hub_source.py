@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cloze.core.artifacts.artifact import read_manifest
+from tests.flows.commands.test_hub import Hub as ModelHub
 from tests.flows.test_cli import installed
 
 pytest.importorskip("huggingface_hub", reason="needs huggingface_hub ([hub])")
@@ -26,11 +27,8 @@ REVISION = r"(?:refs/convert/parquet|[^/]+)"
 PROSE = "The lamp was lit again before the evening ended, and the keeper of the {} wrote it down. "
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
+class Hub(ModelHub):
     """What huggingface_hub's filesystem asks of a data set `org/prose`."""
-
-    protocol_version = "HTTP/1.1"
-    server: Any
 
     def do_POST(self) -> None:
         asked = json.loads(self.rfile.read(int(self.headers.get("Content-Length") or 0)))
@@ -55,8 +53,6 @@ class Hub(http.server.BaseHTTPRequestHandler):
             self.content(self.server.files[match[1]])
         else:
             self.answer({"error": "not found"}, 404)
-
-    do_HEAD = do_GET
 
     def entries(self) -> list[dict[str, Any]]:
         files: dict[str, bytes] = self.server.files
@@ -83,17 +79,6 @@ class Hub(http.server.BaseHTTPRequestHandler):
         self.send(
             status, json.dumps(content).encode(), {"Content-Type": "application/json", **code}
         )
-
-    def send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in {**headers, "Content-Length": str(len(body))}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command != "HEAD":
-            self.wfile.write(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 @pytest.fixture
