@@ -272,6 +272,7 @@ def planned(total: int, parts: int) -> dict[str, Any]:
             mock.patch.object(partitions, "fan_out", answer),
             mock.patch.object(plan, "fan_out", answer),
             mock.patch.object(Exchange, "connect", connect),
+            mock.patch.object(unit_plans, "least_bytes", return_value=STORE_BYTES),
         ):
             plan.plan(build, request, documents)
         peak = tracemalloc.get_traced_memory()[1]

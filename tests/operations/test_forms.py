@@ -129,8 +129,8 @@ def _pretraining(form: Form) -> None:
     form.fill(seed=3, nodes=2, hostfile="/shared/hosts")
     form.choose("Launcher", "ssh")
     add = form.page.get_by_role("button", name="Add item")
-    add.click()
-    form.page.get_by_role("group").filter(has=add).locator("textarea").fill("Port=2222")
+    add.first.click()  # of launcher_options, which stand before the lists of nodes
+    form.page.get_by_role("group").filter(has=add).locator("textarea").first.fill("Port=2222")
     form.fill(hostfile="", seed="")  # emptied again
 
 

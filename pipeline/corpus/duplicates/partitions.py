@@ -369,12 +369,12 @@ def _find_groups(
         written.connect(build, f"{name}-connect-{kind}")
         return results
 
-    values = exchange(
-        "values", units, destination_count(VALUE_BYTES * len(columns) * documents, units)
-    )
+    # Few units would leave many destinations, each with a unit's requests for a MB.
+    most = destination_count(VALUE_BYTES * len(columns) * documents, units)
+    values = exchange("values", units, min(most, units))
     send = SendValues(directory=directory, columns=columns, values=values)
     run("values", units, send, values)
-    group = -(-units // min(units, values.places))
+    group = -(-units // values.places)
     edges = exchange("links", values.places, units, group)
     link = LinkDocuments(values=values, edges=edges, partition=SIZES.partition)
     run("links", values.places, link, edges)
