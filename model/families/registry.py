@@ -63,11 +63,14 @@ def presets() -> dict[str, ModelConfig]:
     }
 
 
-def model_config(model: str | Mapping[str, Any] | ModelConfig, **overrides: Any) -> ModelConfig:
+def model_config(
+    model: str | Mapping[str, Any] | ModelConfig, where: str = "model", **overrides: Any
+) -> ModelConfig:
     """Return the config of a model given by name, by values, or by both.
 
     Args:
         model: preset name, config, or mapping of values with an optional key `preset`.
+        where: section of the values, for messages.
         overrides: values that replace the preset's.
 
     Raises:
@@ -86,7 +89,7 @@ def model_config(model: str | Mapping[str, Any] | ModelConfig, **overrides: Any)
         if name is not None:
             values = {**_preset(str(name)).model_dump(), **values}
     values = {"family": DEFAULT_FAMILY, **values, **overrides}
-    return parse_config(config_class(values["family"]), values, "model")
+    return parse_config(config_class(values["family"]), values, where)
 
 
 def parse_model(values: Mapping[str, Any]) -> ModelConfig:
