@@ -209,10 +209,7 @@ class Encoder(nn.Module):
         return run(self.embeddings(input_ids, token_type_ids, layout.positions), layout, positions)
 
     def rows(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None = None,
+        self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
     ) -> PaddedLayout:
         """Return the layout of a batch that comes without one; arguments as for `forward`."""
         del token_type_ids

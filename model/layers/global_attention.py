@@ -205,10 +205,7 @@ class LongEncoder(Encoder):
     supports_unpadding = False
 
     def rows(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None = None,
+        self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
     ) -> GlobalAttentionLayout:
         """Return padded rows whose first tokens are global."""
         shape = (input_ids.shape[0], input_ids.shape[1])

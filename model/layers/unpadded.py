@@ -12,12 +12,7 @@ import torch
 from torch import Tensor
 
 from cloze.model.layers.attention_kernels import varlen_attention
-from cloze.model.layers.layout import (
-    AttentionPattern,
-    BatchLayout,
-    PaddedLayout,
-    Scores,
-)
+from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout, Scores
 
 
 @dataclass(eq=False)

@@ -245,10 +245,7 @@ def decide_on_gpu(model: ModelConfig, work: WorkEstimate) -> CompileDecision:
 
 
 def first_step_failure(
-    scoring: PretrainModule,
-    batch: Batch,
-    device: torch.device,
-    seconds: float = COMPILE_TIMEOUT,
+    scoring: PretrainModule, batch: Batch, device: torch.device, seconds: float = COMPILE_TIMEOUT
 ) -> str:
     """Compile the layers by a forward and backward pass over a batch, leaving no gradients.
 

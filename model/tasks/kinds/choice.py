@@ -25,15 +25,7 @@ from cloze.model.tasks.formats.choices import Choices, read_choices
 from cloze.model.tasks.formats.tables import describe_columns
 from cloze.model.tasks.heads import SequenceClassifier
 from cloze.model.tasks.options import ChoiceOptions, TaskOptions
-from cloze.model.tasks.task import (
-    Loss,
-    Member,
-    Metrics,
-    Samples,
-    Task,
-    TaskMetadata,
-    mean_array,
-)
+from cloze.model.tasks.task import Loss, Member, Metrics, Samples, Task, TaskMetadata, mean_array
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
