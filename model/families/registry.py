@@ -33,7 +33,6 @@ _FAMILIES = {
     "gpt2": "cloze.model.families.gpt2",
     "spanbert": "cloze.model.families.spanbert",
     "modern": "cloze.model.families.modern",
-    "longformer": "cloze.model.families.longformer",
     "deberta": "cloze.model.families.deberta",
 }
 FAMILIES: Table[ModuleType] = Table("families", "model family", _FAMILIES, ("family",))
