@@ -30,7 +30,6 @@ _FAMILIES = {
     "electra": "cloze.model.families.electra",
     "distilbert": "cloze.model.families.distilbert",
     "ltr": "cloze.model.families.ltr",
-    "gpt2": "cloze.model.families.gpt2",
     "spanbert": "cloze.model.families.spanbert",
     "modern": "cloze.model.families.modern",
     "deberta": "cloze.model.families.deberta",
