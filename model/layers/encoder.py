@@ -32,7 +32,6 @@ class FeedForward(nn.Module):
         gated: project up twice with one matrix, and multiply the activated half by the other
             (Shazeer, "GLU Variants", 2020; with gelu: GeGLU).
         split: with gated, use two matrices, `gate` (activated) and `value`, as T5's files do.
-        bias: use biases in the projections.
         dropout: dropout before the down projection.
 
     Attributes:
@@ -84,7 +83,6 @@ class EncoderLayer(nn.Module):
     Args:
         attention: maps (hidden, layout) to the shape of hidden.
         feed_forward: maps hidden to its shape.
-        dropout: dropout of each block's output.
         attention_input_norm, feed_forward_input_norm: applied before the block (pre-norm).
         attention_norm, feed_forward_norm: applied to the sum (post-norm, as in BERT).
         cross_attention: attention to the layout's memory, in decoders.

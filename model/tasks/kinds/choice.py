@@ -45,7 +45,6 @@ class ChoiceSamples:
     Attributes:
         sequences: sequences of all examples, concatenated.
         counts: int64 [n], endings per example.
-        truncated: number of truncated examples.
         targets: inputs of the loss by their name in a batch; one row per example.
     """
 
