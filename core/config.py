@@ -10,7 +10,6 @@ import functools
 import os
 import types
 from collections.abc import Callable, Collection, Mapping
-from contextvars import ContextVar
 from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
@@ -319,16 +318,14 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) ->
     """Validate `values` as `model`; report the first error with field, value and remedy.
 
     Args:
-        where: section of the values, for the message; within another config, its field there.
+        where: section of the values, for the message; within another config, see `within`.
 
     Raises:
         UsageError: an unknown key (with the nearest known one), a wrong type, or a value out of
             range.
     """
-    where = ".".join(filter(None, (_SECTION.get(), where)))
-    token = _SECTION.set(where)
     try:
-        return model.model_validate(dict(values))
+        return model.model_validate(dict(values), context={_SECTION: where})
     except ValidationError as error:
         fault = error.errors()[0]
         field = ".".join(str(component) for component in (where, *fault["loc"]) if component != "")
@@ -345,11 +342,14 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) ->
         is_about_fields = fault["type"] == "value_error" and isinstance(fault["input"], Mapping)
         value = "" if is_about_fields else f" (found {fault['input']!r})"
         raise UsageError(f"{field}{value}: {message}") from error
-    finally:
-        _SECTION.reset(token)
 
 
-_SECTION: ContextVar[str] = ContextVar("section", default="")  # of the config that is parsed now
+_SECTION = "section"  # key of a validation's context: section of the config
+
+
+def within(info: ValidationInfo, field: str) -> str:
+    """Return the section of a field whose config a validator of another config parses."""
+    return ".".join(filter(None, ((info.context or {}).get(_SECTION), field)))
 
 
 def _example(model: type[BaseModel], location: tuple[int | str, ...], name: str) -> str:

@@ -60,7 +60,6 @@ class LoadedCheckpoint:
     """A checkpoint in memory.
 
     Attributes:
-        path: the checkpoint directory.
         tokenizer: the tokenizer directory in `path`.
         datasets, untrained: see `Metadata`.
         state: parameter name -> fp32 tensor on the CPU.

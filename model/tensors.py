@@ -56,7 +56,6 @@ class TensorSlice:
     """Consecutive values of a flattened tensor.
 
     Attributes:
-        name: name of the tensor.
         shape: shape of the whole tensor.
         start: index of the first value in the flattened tensor.
         values: [n], on any device.
@@ -167,9 +166,6 @@ class LazyTensors(MutableMapping[str, Tensor]):
     """The tensors of several files by name, read from disk on every access and never cached.
 
     Assigned tensors are kept in memory and hide tensors of the same name in the files.
-
-    Args:
-        files: paths of safetensors files.
 
     Raises:
         DataError: a file is missing, a pickle, or damaged; or the files together lack a part of a

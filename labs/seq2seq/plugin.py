@@ -19,9 +19,10 @@ def attribute(name: str) -> str:
 
 PLUGIN = Plugin(
     name="seq2seq",
-    summary="Encoder-decoders that write a text: T5, BART, the Transformer, RAG.",
+    summary="Models that write a text: GPT-2, T5, BART, the Transformer, RAG.",
     rows={
         "families": {
+            "gpt2": Row("cloze.labs.seq2seq.gpt2", before="spanbert"),
             "t5": Row("cloze.labs.seq2seq.t5"),
             "bart": Row("cloze.labs.seq2seq.bart"),
             "transformer": Row("cloze.labs.seq2seq.transformer"),

@@ -40,7 +40,6 @@ def choose_layout(
 
     Args:
         compiled: the model is compiled, which on a CPU needs batches of one fixed shape.
-        device: device type.
         varlen: the GPU's variable-length kernels support all attention layers of the model.
         unpads: all encoders accept rows without padding.
         packed_rows: rows contain several sequences each.

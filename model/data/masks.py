@@ -39,7 +39,6 @@ class MaskRateSchedule:
         last: final share, in (0, 1).
         first: first step of the decrease.
         steps: number of steps of the decrease.
-        seed: seed of the subset.
     """
 
     last: float
@@ -73,8 +72,6 @@ class DynamicMasker:
     """Draws masks of rows for given mask copies.
 
     Attributes:
-        seed: seed of the dataset.
-        config: masking options of the dataset.
         table: token properties of the dataset's tokenizer.
     """
 

@@ -67,7 +67,6 @@ class MixtureAssignment:
 
     Attributes:
         quotas: units per block of each dataset.
-        seed: seed of the order.
         group: samples per unit.
     """
 
@@ -107,7 +106,6 @@ class MixtureSampler:
     """Sampler over several datasets; same interface as `cloze.model.data.sampler.Sampler`.
 
     Attributes:
-        samplers: one sampler per dataset.
         draw: assignment of samples to datasets.
         firsts: number of the first sample of each dataset.
     """
@@ -263,7 +261,6 @@ def make_sampler(
 
     Args:
         shards: rows to draw from; not empty.
-        seed: seed of the order.
         dynamic: draw new masks in every epoch.
         global_batch: sequences per step.
         group: consecutive rows of one length bin. None: `LENGTH_GROUP`, at most `global_batch`.

@@ -98,7 +98,6 @@ class Sampler:
         rows: N.
         copies: mask copies per row; epoch e uses copy e % copies (RoBERTa, section 4.1). None: copy
             e, with dynamic masking.
-        seed: seed of the order.
         bins: length bins; None: one bin.
         group: with bins, samples from one multiple of `group` to the next are of one bin, except
             for the remainders of the bins.

@@ -59,7 +59,6 @@ class ShardFile:
     """Open shard.
 
     Args:
-        file: path of the shard.
         masks: the stored masks will be read.
 
     Raises:

@@ -167,10 +167,7 @@ class ElectraFormat(bert.BertFormat):
         **TASK_ROWS,
         "choice": (*TASK_ROWS["choice"], ("pooler.dense.{p}", "sequence_summary.summary.{p}")),
     }
-    drops = (
-        Drop("generator_predictions.*", named=True),
-        Drop("generator_lm_head.*", named=True),
-    )
+    drops = (Drop("generator_predictions.*", named=True), Drop("generator_lm_head.*", named=True))
     unexported: tuple[str, ...] = ("masked_lm", "generator")
     # transformers' defaults are those of ELECTRA-small
     defaults = {

@@ -30,10 +30,8 @@ _FAMILIES = {
     "electra": "cloze.model.families.electra",
     "distilbert": "cloze.model.families.distilbert",
     "ltr": "cloze.model.families.ltr",
-    "gpt2": "cloze.model.families.gpt2",
     "spanbert": "cloze.model.families.spanbert",
     "modern": "cloze.model.families.modern",
-    "longformer": "cloze.model.families.longformer",
     "deberta": "cloze.model.families.deberta",
 }
 FAMILIES: Table[ModuleType] = Table("families", "model family", _FAMILIES, ("family",))
@@ -63,11 +61,14 @@ def presets() -> dict[str, ModelConfig]:
     }
 
 
-def model_config(model: str | Mapping[str, Any] | ModelConfig, **overrides: Any) -> ModelConfig:
+def model_config(
+    model: str | Mapping[str, Any] | ModelConfig, where: str = "model", **overrides: Any
+) -> ModelConfig:
     """Return the config of a model given by name, by values, or by both.
 
     Args:
         model: preset name, config, or mapping of values with an optional key `preset`.
+        where: section of the values, for messages.
         overrides: values that replace the preset's.
 
     Raises:
@@ -86,7 +87,7 @@ def model_config(model: str | Mapping[str, Any] | ModelConfig, **overrides: Any)
         if name is not None:
             values = {**_preset(str(name)).model_dump(), **values}
     values = {"family": DEFAULT_FAMILY, **values, **overrides}
-    return parse_config(config_class(values["family"]), values, "model")
+    return parse_config(config_class(values["family"]), values, where)
 
 
 def parse_model(values: Mapping[str, Any]) -> ModelConfig:

@@ -72,11 +72,7 @@ def export_data(build: BuildContext) -> StageResult:
     text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"
     storage.write_bytes(build.file(METADATA), text.encode())
     storage.write_bytes(build.file("README.md"), _card(lineage, name).encode())
-    summary = {
-        "directory": build.path,
-        "files": len(manifest.files),
-        "bytes": manifest.size,
-    }
+    summary = {"directory": build.path, "files": len(manifest.files), "bytes": manifest.size}
     return StageResult(rows=manifest.rows, tokens=manifest.tokens, summary=summary)
 
 

@@ -309,9 +309,7 @@ def hub_inputs(
 
 
 def named_logits(
-    outputs: Mapping[str, Tensor],
-    batch: Mapping[str, Tensor],
-    heads: Mapping[str, object],
+    outputs: Mapping[str, Tensor], batch: Mapping[str, Tensor], heads: Mapping[str, object]
 ) -> dict[str, Tensor]:
     """Return the outputs of transformers' model in the form of `our_logits`."""
     head = _head(heads)

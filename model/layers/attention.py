@@ -65,7 +65,6 @@ class SelfAttention(nn.Module):
         head_size: H. Default: D / N.
         dropout: dropout of the attention probabilities.
         output_dropout: dropout of the output projection's result.
-        bias: use biases in the projections.
         fused: store query, key and value as one matrix, `qkv` [3 N H, D], as the family's
             checkpoints do.
         window: maximum distance of visible tokens.

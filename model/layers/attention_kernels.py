@@ -47,10 +47,8 @@ def varlen_attention(
     Args:
         query, key, value: bf16 or fp16 [T, N, H].
         bounds: int32 [S + 1], see `PackedLayout`.
-        longest: length of the longest sequence.
         window: tokens visible on each side; None: the whole sequence.
         causal: hide later tokens.
-        dropout: dropout of the probabilities.
 
     Returns:
         Dtype and shape of `query`.

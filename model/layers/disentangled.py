@@ -56,7 +56,6 @@ class RelativePositions(nn.Module):
         span: embeddings per direction; larger distances use the last one.
         buckets, farthest: as for `log_buckets`.
         longest: maximum length of a sequence.
-        norm: normalization over D.
     """
 
     rows: Tensor
@@ -284,7 +283,6 @@ class ConvResidual(nn.Module):
         hidden_size, kernel_size: as for `Convolution`.
         activation: activation of the convolution's result.
         dropout: dropout before the activation.
-        norm: normalization of the sum.
     """
 
     def __init__(
@@ -320,7 +318,6 @@ class DebertaLayer(EncoderLayer):
 
     Args:
         convolved: adds the convolution of the layer's input to its output.
-        others: arguments of `EncoderLayer`.
     """
 
     def __init__(
@@ -380,7 +377,6 @@ class EnhancedMaskDecoder(nn.Module):
         """Return decoded states, float [P, D].
 
         Args:
-            last: last encoder layer.
             hidden: float [..., D], input of `last`.
             positions: int64 [P], flat positions.
         """

@@ -34,8 +34,6 @@ class Embeddings(nn.Module):
         size: E, width of the embeddings.
         max_positions: maximum L; 0: no position embeddings.
         segments: number of segments; with 1, ids are ignored; with 0, no segment embeddings.
-        norm: normalization of the sum.
-        dropout: dropout of the sum.
         position_offset: rows of the position table before the first position (RoBERTa: padding id +
             1).
         projection: from E to D, after the dropout (ALBERT, ELECTRA-small).

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,6 @@ class FeedForward(nn.Module):
         gated: project up twice with one matrix, and multiply the activated half by the other
             (Shazeer, "GLU Variants", 2020; with gelu: GeGLU).
         split: with gated, use two matrices, `gate` (activated) and `value`, as T5's files do.
-        bias: use biases in the projections.
         dropout: dropout before the down projection.
 
     Attributes:
@@ -84,7 +83,6 @@ class EncoderLayer(nn.Module):
     Args:
         attention: maps (hidden, layout) to the shape of hidden.
         feed_forward: maps hidden to its shape.
-        dropout: dropout of each block's output.
         attention_input_norm, feed_forward_input_norm: applied before the block (pre-norm).
         attention_norm, feed_forward_norm: applied to the sum (post-norm, as in BERT).
         cross_attention: attention to the layout's memory, in decoders.
@@ -208,11 +206,13 @@ class Encoder(nn.Module):
             return layout.put_back(run(embedded, layout, None))
         return run(self.embeddings(input_ids, token_type_ids, layout.positions), layout, positions)
 
+    def layout_of(self, batch: Mapping[str, Any]) -> BatchLayout | None:
+        """Return the layout of a batch without one by further fields of it; None: `rows`."""
+        del batch
+        return None
+
     def rows(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None,
-        token_type_ids: Tensor | None = None,
+        self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
     ) -> PaddedLayout:
         """Return the layout of a batch that comes without one; arguments as for `forward`."""
         del token_type_ids

@@ -66,7 +66,6 @@ class MaskedLMHead(VocabularyHead):
     Args:
         hidden_size: D, width of the states.
         size: E, width of the word embeddings.
-        norm: normalization over E.
     """
 
     per_piece = ("bias",)  # parameters with one row per vocabulary token
@@ -203,7 +202,6 @@ class PredictionHead(nn.Module):
     (ModernBERT).
 
     Args:
-        norm: normalization over D.
         mean: pool the mean of all states instead of the first state.
     """
 

@@ -12,12 +12,7 @@ import torch
 from torch import Tensor
 
 from cloze.model.layers.attention_kernels import varlen_attention
-from cloze.model.layers.layout import (
-    AttentionPattern,
-    BatchLayout,
-    PaddedLayout,
-    Scores,
-)
+from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout, Scores
 
 
 @dataclass(eq=False)
@@ -81,7 +76,6 @@ class BucketedLayout(UnpaddedLayout):
         groups: (rows, length) of each group, longest first; the products sum up to G.
         causal: bool [sum of the groups' rows], sequences with causal attention in addition to the
             pattern; None: no sequence.
-        others: arguments of `UnpaddedLayout`.
     """
 
     blocks: Tensor
@@ -164,9 +158,7 @@ class PackedLayout(UnpaddedLayout):
 
     Args:
         bounds: int32 [S + 1], start of each of S sequences in T, and T at the end.
-        longest: length of the longest sequence.
         causal: (sequences, tokens) at the start with causal attention in addition to the pattern.
-        others: arguments of `UnpaddedLayout`.
     """
 
     bounds: Tensor

@@ -79,7 +79,6 @@ class Objective:
         all_positions: True if the objective reads `hidden`, the states of all positions.
         head: required head, a name in `ModelConfig.heads`; None: no head.
         reads: `masked`: rows with masks; `causal`: running text without masks; None: any rows.
-        needs_teacher: True if the objective needs a teacher.
         reads_logits: True if the objective needs whole logits, not only their cross-entropy.
         transform: makes of model, dataset, its tokenizer directory and the training's seed what
             changes rows before they are batches; None: they are read as they are stored. Such an

@@ -34,8 +34,6 @@ class TextSamples:
     Attributes:
         sequences: int32 [L_i] each: [CLS] A [SEP], or a pair in the tokenizer's frame.
         second: int64 [n], start of B in each sequence; the length if there is no B.
-        truncated: number of truncated examples.
-        pad: id of the padding token.
         typed: true if tokens of B have token type 1.
         targets: inputs of the loss by their name in a batch; one row per sample.
         dropped_counts: number of answers that no sample can give, by reason.
@@ -204,7 +202,6 @@ class WordWindow:
     """Range of words of a sentence.
 
     Attributes:
-        sentence: sentence number.
         words: range of words, end exclusive; it exceeds the sentence if it shows others.
         own: range of words that this window predicts, end exclusive.
     """

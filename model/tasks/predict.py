@@ -140,9 +140,6 @@ class FinetunedModel:
     Attributes:
         task: task with the options of its training.
         metadata: task metadata from the checkpoint.
-        objective: training module of the task.
-        truncated: number of examples truncated so far.
-        parameters: number of weights.
 
     Raises:
         UsageError: the checkpoint was not fine-tuned, or on several tasks and none is named;

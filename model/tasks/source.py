@@ -116,7 +116,6 @@ class MultiTaskSource:
     continue in the next epoch. The order of tasks is a function of seed and epoch.
 
     Args:
-        parts: source of each task.
         power: 1: shares by size; 0: equal shares.
     """
 
@@ -208,9 +207,6 @@ class TaskObjective(TrainModule):
         layout: batch layout for the network and device, see `cloze.model.data.layouts`.
 
     Args:
-        model: network of the task.
-        precision: precision of the forward pass.
-        device: device of the training.
         compiled: True if the layers of the encoder are compiled.
         auxiliary: objective whose loss is added; its batches have its `inputs`.
         teacher_losses: losses against a teacher.

@@ -58,7 +58,6 @@ class Samples(Protocol):
 
     Attributes:
         lengths: int64 [n], tokens of each sample.
-        truncated: number of truncated examples.
         dropped_counts: number of answers in the files that no sample can give, by reason.
     """
 

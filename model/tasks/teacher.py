@@ -57,7 +57,6 @@ class TaskTeacher:
 
     Attributes:
         options: weights of the losses.
-        model: config of the teacher.
         network: the teacher's network, frozen, in evaluation mode.
     """
 
@@ -72,9 +71,6 @@ class TaskTeacher:
 
     def losses_of(self, student: nn.Module, model: ModelConfig) -> TeacherLosses:
         """Return the losses of a student's network, and add the projection that they need to it.
-
-        Args:
-            model: config of the student.
 
         Raises:
             UsageError: the models lack the states that `options` compare.
@@ -148,8 +144,6 @@ def load_task_teacher(
     """Read the teacher at `path`.
 
     Args:
-        task: the student's task.
-        metadata: the student's metadata.
         pieces: the student's tokenizer.
 
     Raises:

@@ -16,7 +16,7 @@ from cloze.model.families.models import attach, without_training_modules
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import still_untrained
-from cloze.model.objectives.distillation import RECORDED, Comparison
+from cloze.model.objectives.distillation import RECORDED, Comparison, add_projection
 from cloze.model.random_streams import Stream
 from cloze.model.train import compile_policy
 from cloze.model.train.compile_policy import StepTimes, WorkEstimate
@@ -70,6 +70,8 @@ def build_model(start: Start) -> BuiltModel:
     def extend(network: torch.nn.Module) -> None:
         for companion in start.companions:
             companion.extend(network)
+        if start.teacher is not None:
+            add_projection(network, start.model, start.teacher.model, start.names)
 
     network, missing = build_network(start.initial, extend)
     attach(network, start.data.tokenizer, start.build.path)
@@ -136,6 +138,8 @@ def _compiled(
     config, execution, world = start.config, start.build.execution, start.world
     train = start.data.train
     uncompiled = [each.uncompiled for each in start.companions if each.uncompiled]
+    if start.teacher is not None and RECORDED & set(start.names):
+        uncompiled.append("a teacher's states")
     if uncompiled:
         if execution.compile:
             raise UsageError(f"compile (true) is not for {' and '.join(uncompiled)}; omit it")

@@ -123,8 +123,6 @@ def given_decision(
     Args:
         requested: the user's choice; None: automatic.
         recorded: the choice in the checkpoint that is resumed; None: no checkpoint.
-        model: the trained model.
-        train: the dataset's rows.
         gathers: weights are gathered between the layers that one graph has.
         directions: attention modes of the samples.
         recomputes: True if activation checkpointing is on.
@@ -245,10 +243,7 @@ def decide_on_gpu(model: ModelConfig, work: WorkEstimate) -> CompileDecision:
 
 
 def first_step_failure(
-    scoring: PretrainModule,
-    batch: Batch,
-    device: torch.device,
-    seconds: float = COMPILE_TIMEOUT,
+    scoring: PretrainModule, batch: Batch, device: torch.device, seconds: float = COMPILE_TIMEOUT
 ) -> str:
     """Compile the layers by a forward and backward pass over a batch, leaving no gradients.
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, ValidationInfo, field_validator, model_validator
 
-from cloze.core.config import NoFingerprint, StageConfig
+from cloze.core.config import NoFingerprint, StageConfig, within
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import parse_duration
 from cloze.core.options import compose_config_class, known
@@ -179,8 +179,8 @@ class PretrainConfig(_OfCompanions):
 
     @field_validator("model", mode="before")
     @classmethod
-    def _named_model(cls, value: Any) -> ModelConfig | None:
-        return None if value is None else model_config(value)
+    def _named_model(cls, value: Any, info: ValidationInfo) -> ModelConfig | None:
+        return None if value is None else model_config(value, within(info, "model"))
 
     @field_validator("betas")
     @classmethod

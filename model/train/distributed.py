@@ -45,9 +45,6 @@ class World:
     """The ranks of a run, seen from this process.
 
     Attributes:
-        rank: rank of this process, from 0.
-        size: number of ranks.
-        device: compute device of this process.
         control: gloo group of control messages; None: the default group is gloo.
         saving: gloo group of the checkpoint threads; None with one rank.
         pulse: heartbeat to the parent process.

@@ -16,12 +16,7 @@ from cloze.model.train.compile_policy import compiling_seconds, first_step_failu
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.companion import Companion
-from cloze.model.train.evaluate.heldout import (
-    SHARE,
-    HeldoutEvaluator,
-    HeldoutSet,
-    entropy,
-)
+from cloze.model.train.evaluate.heldout import SHARE, HeldoutEvaluator, HeldoutSet, entropy
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.data import DatasetSource, mask_rate_schedule
 from cloze.model.train.monitor.stability_monitor import StabilityMonitor, high_learning_rate_warning

@@ -13,7 +13,7 @@ from cloze.model.objectives import choose, transform_of
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
-from cloze.model.train.evaluate.companion import Companion, Distillation
+from cloze.model.train.evaluate.companion import Companion
 from cloze.model.train.loop.data import TrainingData, attention_modes, open_data
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.plan.cost import size_for_run
@@ -114,9 +114,6 @@ def find_start(config: PretrainConfig, build: BuildContext, world: World) -> Sta
     batch = config.initial_batch or config.global_batch
     arguments = (config, build, initial.model, info, tokenizer, names)
     found = [resolve_name(kind.load)(*arguments) for kind in COMPANIONS.loaded().values()]
-    companions: list[Companion] = [companion for companion in found if companion is not None]
-    if teacher is not None:
-        companions.append(Distillation(teacher, initial.model, names))
     config = config.model_copy(update={"model": initial.model, "optimizer": optimizer})
     own = resumed if resumed is not None and resumed.same_run else None
     recorded = None if own is None else own.run.precision
@@ -137,5 +134,5 @@ def find_start(config: PretrainConfig, build: BuildContext, world: World) -> Sta
             attention_modes(names, config.causal_share, batch),
             transform=transform_of(names, initial.model, info, tokenizer, config.seed),
         ),
-        companions=tuple(companions),
+        companions=tuple(companion for companion in found if companion is not None),
     )

@@ -58,11 +58,7 @@ class FillMaskPipeline:
     """
 
     def __init__(
-        self,
-        checkpoint: str,
-        *,
-        device: torch.device | None = None,
-        precision: Precision = "fp32",
+        self, checkpoint: str, *, device: torch.device | None = None, precision: Precision = "fp32"
     ) -> None:
         loaded, self.pieces = load_with_tokenizer(checkpoint)
         if "masked_lm" not in loaded.heads:
@@ -104,11 +100,7 @@ class FillMaskPipeline:
     def question(self, text: str) -> Question:
         """Tokenize a text; raises as `fill`."""
         text, special = text.replace(MASK, self.mask_token), self.pieces.special
-        ids = (
-            special.cls,
-            *self._reader.encode(text, add_special_tokens=False).ids,
-            special.sep,
-        )
+        ids = (special.cls, *self._reader.encode(text, add_special_tokens=False).ids, special.sep)
         masks = tuple(position for position, token in enumerate(ids) if token == special.mask)
         if not masks:
             raise UsageError(

@@ -14,12 +14,7 @@ from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.cost import measure_forward, previous_tokens
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import pass_cost
-from cloze.model.use.configs import (
-    LikelihoodConfig,
-    MergeConfig,
-    PerplexityConfig,
-    ScoreConfig,
-)
+from cloze.model.use.configs import LikelihoodConfig, MergeConfig, PerplexityConfig, ScoreConfig
 
 # Cost model of score: forward passes over sentences.
 
@@ -91,10 +86,7 @@ PERPLEXITY = Stage(
     version=3,  # 3: the share of rows read left to right is the training's
     config=PerplexityConfig,
     run=deferred("cloze.model.use.checkpoint_stages:compute_perplexity"),
-    inputs={
-        "checkpoint": PRETRAINED,
-        "dataset": InputSpec(kinds=("dataset",), required=True),
-    },
+    inputs={"checkpoint": PRETRAINED, "dataset": InputSpec(kinds=("dataset",), required=True)},
     worker="cloze.model",
     on_gpu=True,
     headline=lambda summary: ", ".join(
@@ -125,10 +117,7 @@ LIKELIHOOD = Stage(
     version=2,  # 2: words of unspaced scripts
     config=LikelihoodConfig,
     run=deferred("cloze.model.use.likelihood:run"),
-    inputs={
-        "checkpoint": PRETRAINED,
-        "corpus": InputSpec(kinds=("corpus",)),
-    },
+    inputs={"checkpoint": PRETRAINED, "corpus": InputSpec(kinds=("corpus",))},
     worker="cloze.model",
     on_gpu=True,
     headline=lambda summary: (

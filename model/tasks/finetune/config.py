@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.artifact import canonical_json
-from cloze.core.config import InputPath, StageConfig
+from cloze.core.config import InputPath, StageConfig, within
 from cloze.core.errors import UsageError
 from cloze.core.options import known
 from cloze.model.objectives.distill_options import DistillOptions
@@ -153,11 +153,12 @@ class FinetuneConfig(StageConfig):
     """Model preset, with --from-scratch and without --checkpoint; needs --tokenizer."""
 
     @model_validator(mode="after")
-    def _known_options(self) -> FinetuneConfig:
+    def _known_options(self, info: ValidationInfo) -> FinetuneConfig:
         try:
-            task_options(self.task, self.options)
+            task_options(self.task, self.options, within(info, "options"))
             for name, subtask in self.tasks.items():
-                task_options(subtask.task or name, subtask.options, f"tasks.{name}.options")
+                where = within(info, f"tasks.{name}.options")
+                task_options(subtask.task or name, subtask.options, where)
         except UsageError as error:
             raise ValueError(str(error)) from error
         return self

@@ -14,12 +14,7 @@ from cloze.model.tasks.cost import split_tokens
 from cloze.model.tasks.finetune.config import FinetuneConfig
 from cloze.model.tasks.table import max_length
 from cloze.model.train.plan import estimates
-from cloze.model.train.plan.cost import (
-    execution_memory,
-    pass_cost,
-    pass_throughput,
-    source_model,
-)
+from cloze.model.train.plan.cost import execution_memory, pass_cost, pass_throughput, source_model
 
 BASELINE = 2  # number of trainings with the from-scratch baseline
 

@@ -21,8 +21,7 @@ STAGE = Stage(
     run=deferred("cloze.model.tasks.finetune.run:run"),
     inputs={  # no checkpoint is needed with from_scratch and model
         "checkpoint": InputSpec(
-            kinds=("pretrain",),
-            explicit_kinds=("finetune", "import", "merge"),
+            kinds=("pretrain",), explicit_kinds=("finetune", "import", "merge")
         ),
         "corpus": InputSpec(kinds=("corpus",)),
         "vocab": InputSpec(kinds=("vocab",)),

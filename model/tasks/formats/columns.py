@@ -136,7 +136,6 @@ class TaggedWords:
         misplaced: number of tags that are invalid in the scheme; they were read as conlleval does.
         lines: columns of each line of the file; () for a blank line. Empty without a file.
         line_numbers: line number of each word, from 0.
-        separator: column separator of the file.
         where: source for messages.
     """
 

@@ -50,7 +50,6 @@ class SquadExamples:
 
     Attributes:
         ids: distinct ids of the questions.
-        passages: texts of the passages.
         passage_of: number of each question's passage.
         answers: reference answers of each question, empty if unanswerable; None for a split without
             answers.

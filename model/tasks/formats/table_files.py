@@ -120,11 +120,7 @@ def open_table(
 
 
 def _from_lines(
-    path: str,
-    split: Callable[[str, str], Iterator[Line]],
-    delimiter: str,
-    header: bool,
-    drop: bool,
+    path: str, split: Callable[[str, str], Iterator[Line]], delimiter: str, header: bool, drop: bool
 ) -> Table:
     """Return the table of the lines that `split` splits.
 

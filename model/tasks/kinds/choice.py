@@ -25,15 +25,7 @@ from cloze.model.tasks.formats.choices import Choices, read_choices
 from cloze.model.tasks.formats.tables import describe_columns
 from cloze.model.tasks.heads import SequenceClassifier
 from cloze.model.tasks.options import ChoiceOptions, TaskOptions
-from cloze.model.tasks.task import (
-    Loss,
-    Member,
-    Metrics,
-    Samples,
-    Task,
-    TaskMetadata,
-    mean_array,
-)
+from cloze.model.tasks.task import Loss, Member, Metrics, Samples, Task, TaskMetadata, mean_array
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -53,7 +45,6 @@ class ChoiceSamples:
     Attributes:
         sequences: sequences of all examples, concatenated.
         counts: int64 [n], endings per example.
-        truncated: number of truncated examples.
         targets: inputs of the loss by their name in a batch; one row per example.
     """
 

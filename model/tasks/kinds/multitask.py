@@ -25,15 +25,7 @@ from cloze.model.families.models import Backbone
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.tasks.options import MultiTaskOptions, TaskOptions
 from cloze.model.tasks.table import load_task
-from cloze.model.tasks.task import (
-    Examples,
-    Loss,
-    Metrics,
-    Samples,
-    Task,
-    TaskMetadata,
-    part_of,
-)
+from cloze.model.tasks.task import Examples, Loss, Metrics, Samples, Task, TaskMetadata, part_of
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 TASKS, HEADS = "tasks", "heads"  # key of the task metadata; module name of the network

@@ -29,15 +29,7 @@ from cloze.model.tasks.formats.columns import (
 )
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.options import TaggingOptions, TaskOptions
-from cloze.model.tasks.task import (
-    Loss,
-    Member,
-    Metrics,
-    Samples,
-    Task,
-    TaskMetadata,
-    mean_array,
-)
+from cloze.model.tasks.task import Loss, Member, Metrics, Samples, Task, TaskMetadata, mean_array
 from cloze.model.tasks.teacher import soft_loss
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 

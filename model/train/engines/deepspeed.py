@@ -19,12 +19,12 @@ from cloze.model.train.device_scalars import LossScale
 from cloze.model.train.distributed import World, assign_owners, single_process_group
 from cloze.model.train.engines.deepspeed_setup import ds_config, import_deepspeed
 from cloze.model.train.engines.gradients import own_tensors
+from cloze.model.train.engines.torch import set_learning_rate
 from cloze.model.train.optimizers import optimizer_kind
 from cloze.model.train.optimizers.flat_shards import FlatShard, SharedOptimizer, TensorExtent
 from cloze.model.train.optimizers.parameters import (
     optimizer_states,
     parameter_groups,
-    set_learning_rate,
     trained_parameters,
 )
 from cloze.model.train.spec.engine_choice import EngineConfig

@@ -24,7 +24,6 @@ from cloze.model.train.optimizers.flat_shards import SharedOptimizer, TensorExte
 from cloze.model.train.optimizers.parameters import (
     optimizer_states,
     parameter_groups,
-    set_learning_rate,
     trained_parameters,
 )
 from cloze.model.train.precision import DTYPES
@@ -184,3 +183,17 @@ class TorchEngine:
 
     def _copy_weights(self, weights: Mapping[str, Tensor]) -> None:
         copy_into(self._model, weights)
+
+
+def set_learning_rate(
+    optimizer: torch.optim.Optimizer, learning_rate: float, step: int | None = None
+) -> None:
+    """Set each group's learning rate to `learning_rate` times the group's `rate`.
+
+    Args:
+        step: number of the step, from 0; the rate of a group before its `first_step` is 0, so that
+            its weights stay, while its moments follow the gradient. None: no group is frozen.
+    """
+    for group in optimizer.param_groups:
+        is_frozen = step is not None and step < group["first_step"]
+        group["lr"] = 0.0 if is_frozen else learning_rate * group["rate"]

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from torch import nn
 
 from cloze.core.stages.stage import BuildContext
-from cloze.model.families.config import ModelConfig
-from cloze.model.objectives.distillation import RECORDED, add_projection
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.precision import Precision
-from cloze.model.train.resume.initialization import Teacher
 
 
 class Companion:
@@ -39,14 +35,3 @@ class Companion:
     def save(self, build: BuildContext, network: nn.Module) -> dict[str, Any]:
         """Save what was trained beside the model; return its entries of the summary."""
         return {}
-
-
-class Distillation(Companion):
-    """A teacher's share in a training: a projection, if states of another width are compared."""
-
-    def __init__(self, teacher: Teacher, student: ModelConfig, names: Collection[str]) -> None:
-        self._models, self._names = (student, teacher.model), names
-        self.uncompiled = "a teacher's states" if RECORDED & set(names) else ""
-
-    def extend(self, network: nn.Module) -> None:
-        add_projection(network, *self._models, self._names)

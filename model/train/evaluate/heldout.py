@@ -158,7 +158,6 @@ class EvaluationSchedule:
         `FEWEST_ROWS` rows.
 
         Args:
-            max_rows: maximum number of rows per evaluation.
             every: requested interval; None: `EVALUATIONS` in all, if they can be afforded.
         """
         min_rows, last_rows, remaining_rows = cls._rows(trained, max_rows)
@@ -191,7 +190,6 @@ class HeldoutEvaluator:
 
     Attributes:
         heldout: all rows that may be scored.
-        batches: batch size schedule.
         start_position: first step of this training.
         steps: number of steps; None: unknown, and extrapolated from the schedule progress.
         every: requested interval.

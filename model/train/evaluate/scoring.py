@@ -25,9 +25,6 @@ class PretrainModule(TrainModule):
     """A model and its objectives.
 
     Args:
-        model: a family's pretraining model.
-        names: names of the objectives.
-        precision: precision of the forward pass.
         compiled: True to use torch.compile: on a CPU for the whole step, with batches of one fixed
             shape; on other devices for each layer, with batches of any shape.
         device_type: device type to compile for.

@@ -47,7 +47,6 @@ class TrainingData:
 
     Attributes:
         info: metadata of the rows.
-        tokenizer: tokenizer directory.
         fingerprint: fingerprint of the data; a mixture's includes the weights.
         fingerprints: of a mixture: dataset name -> fingerprint.
     """
@@ -267,8 +266,6 @@ class DatasetSource:
     Implements `cloze.model.train.spec.interfaces.BatchSource`.
 
     Attributes:
-        shards: the rows.
-        info: metadata of the dataset.
         sampler: maps a sample number to row and mask copy.
         batches: batch size schedule of this phase.
         micro_batch: maximum number of samples per micro-batch.

@@ -78,7 +78,6 @@ class RollbackRequired(Exception):
 
     Args:
         step: last skipped step (from 1).
-        count: number of consecutive skipped steps.
     """
 
     def __init__(self, step: int, count: int) -> None:

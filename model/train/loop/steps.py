@@ -45,7 +45,6 @@ class PreparedStep:
         step: number of the step, from 0.
         batches: micro-batches and numbers of real tokens.
         sizes: token counts for the throughput.
-        counts: number of targets by objective.
     """
 
     step: int
@@ -201,11 +200,7 @@ class StepRunner:
         return [] if self.engine.loss_scaler is None else self.engine.loss_scaler.state()
 
     def run(self, step: int, work: PreparedStep, synced: SyncedStep, rate: float) -> PendingStep:
-        """Run step `step` (from 0).
-
-        Args:
-            rate: learning rate.
-        """
+        """Run step `step` (from 0)."""
         hyperparameters, device = self._hyperparameters, self._device
         # On the device, where losses are divided by them: the host waits for nothing.
         # At least 1: an objective without targets in this step has the loss 0, not 0 / 0.
@@ -238,8 +233,6 @@ class MetricWindow:
     stay on the device until requested, so that logging does not synchronize every step.
 
     Attributes:
-        names: the objectives.
-        steps: number of applied steps.
         sums: float64 [2, objectives]: losses in nats and shares of right answers, summed over
             steps.
     """
@@ -259,7 +252,6 @@ class MetricWindow:
         Args:
             figures: this rank's sums, see `PretrainModule`.
             counts: counts of the step over all ranks.
-            norm: gradient norm.
         """
         # Divided by the counts of all ranks, so that the ranks' shares add up to the mean. On the
         # device: reading them would make the host wait in every step.

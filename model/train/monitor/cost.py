@@ -30,7 +30,6 @@ class CostMeter:
     """The cost of a training, seen by one rank; rank 0's totals count.
 
     Args:
-        world: the ranks.
         flops_per_token: mean attended tokens -> model FLOPs per token of a step.
         words_per_token: words per real token of each dataset; NaN: unknown.
         earlier: totals up to the resumed checkpoint; empty: a new training; None: unknown.
@@ -52,7 +51,6 @@ class CostMeter:
         """Count a step.
 
         Args:
-            tokens: real tokens of all ranks.
             by_source: of a mixture: the same for each dataset; else empty.
             own: this rank's tokens.
         """

@@ -204,17 +204,3 @@ def optimizer_states(
         )
         for key in optimizer.matrix_state or () if separate else optimizer.state:
             yield name, parameter, key
-
-
-def set_learning_rate(
-    optimizer: torch.optim.Optimizer, learning_rate: float, step: int | None = None
-) -> None:
-    """Set each group's learning rate to `learning_rate` times the group's `rate`.
-
-    Args:
-        step: number of the step, from 0; the rate of a group before its `first_step` is 0, so that
-            its weights stay, while its moments follow the gradient. None: no group is frozen.
-    """
-    for group in optimizer.param_groups:
-        is_frozen = step is not None and step < group["first_step"]
-        group["lr"] = 0.0 if is_frozen else learning_rate * group["rate"]

@@ -140,13 +140,7 @@ def execution_memory(
         )
     micro_batch = min(-(-rows // ranks), max(1, micro_batch))
     estimate = estimates.training_memory(
-        model,
-        length,
-        micro_batch,
-        ranks=ranks,
-        zero=zero,
-        how=options,
-        causal_share=causal_share,
+        model, length, micro_batch, ranks=ranks, zero=zero, how=options, causal_share=causal_share
     )
     if device.kind == "cpu":
         return int(execution.processes * estimate.total), 0

@@ -73,10 +73,7 @@ def active_parameters(model: ModelConfig) -> int:
 
 
 def flops_per_token(
-    model: ModelConfig,
-    length: float,
-    teacher: ModelConfig | None = None,
-    causal_share: float = 0.0,
+    model: ModelConfig, length: float, teacher: ModelConfig | None = None, causal_share: float = 0.0
 ) -> float:
     """Return the operations per token of a training step, for rows of `length` tokens.
 

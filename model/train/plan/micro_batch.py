@@ -19,12 +19,7 @@ from cloze.core.stages.execution import TrainingOptions
 from cloze.model.families.config import ModelConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.plan import estimates
-from cloze.model.train.plan.estimates import (
-    ON_GPU,
-    ComputeOptions,
-    checkpoint_bytes,
-    fitting_rows,
-)
+from cloze.model.train.plan.estimates import ON_GPU, ComputeOptions, checkpoint_bytes, fitting_rows
 from cloze.model.train.precision import Precision
 from cloze.model.train.spec.engine_choice import EngineConfig
 

@@ -13,7 +13,7 @@ from cloze.core.stages.execution import Execution
 from cloze.model import hardware
 from cloze.model.tasks.evaluate import run as evaluation
 from cloze.model.tasks.evaluate.config import EvaluateConfig
-from cloze.model.tasks.evaluate.cost import EVALUATE_COSTS
+from cloze.model.tasks.evaluate.stage import EVALUATE_COSTS
 from cloze.model.tasks.finetune.config import FinetuneConfig
 from cloze.model.tasks.finetune.cost import FINETUNE_COSTS
 from tests.tiny_models import tiny_config

@@ -1,0 +1,11 @@
+"""What the lab adds to Cloze."""
+
+from cloze.core.plugins import Plugin, Row
+
+PLUGIN = Plugin(
+    name="longformer",
+    summary="Longformer: long rows, by windows of attention and global tokens.",
+    rows={
+        "families": {"longformer": Row("cloze.labs.longformer.longformer", before="deberta")},
+    },
+)
