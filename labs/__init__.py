@@ -7,7 +7,6 @@ PLUGINS = (
     "cloze.labs.downloads.plugin:PLUGIN",
     "cloze.labs.inside.plugin:PLUGIN",
     "cloze.labs.kubernetes.plugin:PLUGIN",
-    "cloze.labs.longformer.plugin:PLUGIN",
     "cloze.labs.papers.plugin:PLUGIN",
     "cloze.labs.planning.plugin:PLUGIN",
     "cloze.labs.records.plugin:PLUGIN",

@@ -73,8 +73,9 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def build_model(config: LongformerConfig) -> PretrainingModel:
-    from cloze.labs.longformer.global_attention import GlobalAttention, LongEncoder, LongModel
     from cloze.model.families.models import encoder, masked_lm
+    from cloze.model.families.pretraining import LongModel
+    from cloze.model.layers.global_attention import GlobalAttention, LongEncoder
 
     plain = encoder(config, position_offset=config.pad_token_id + 1)
     for number, layer in enumerate(plain.layers):

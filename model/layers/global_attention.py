@@ -9,14 +9,11 @@ Shapes: B batch, L length, D model, N heads, H per head, G most global tokens of
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.attention import SelfAttention, gather_positions
 from cloze.model.layers.attention_kernels import (
     attend,
@@ -24,9 +21,8 @@ from cloze.model.layers.attention_kernels import (
     attention_maps,
     neighbour_chunks,
 )
-from cloze.model.layers.batch import Batch
 from cloze.model.layers.cpu import Linear, autocast_input
-from cloze.model.layers.encoder import Encoder, rows_of
+from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout, additive
 
 
@@ -208,27 +204,9 @@ class LongEncoder(Encoder):
 
     supports_unpadding = False
 
-    def layout_of(self, batch: Mapping[str, Any]) -> GlobalAttentionLayout | None:
-        """Return the layout of the global tokens that a batch names."""
-        if (named := batch.get("global_attention_mask")) is None:
-            return None
-        shape = (named.shape[0], named.shape[1])
-        real = batch.get("attention_mask")
-        return GlobalAttentionLayout.with_global_tokens(shape, real, named.bool())
-
     def rows(
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
     ) -> GlobalAttentionLayout:
         """Return padded rows whose first tokens are global."""
         shape = (input_ids.shape[0], input_ids.shape[1])
         return GlobalAttentionLayout.first(shape, attention_mask, input_ids.device)
-
-
-class LongModel(PretrainingModel):
-    """Pretraining model; only tokens that the batch names are global (Longformer, section 5)."""
-
-    def encode(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
-        if batch.get("layout") is None and batch.get("global_attention_mask") is None:
-            # Without a layout the encoder would make first tokens global, as for classification.
-            batch = {**batch, "layout": rows_of(batch["input_ids"], batch.get("attention_mask"))}
-        return super().encode(batch, positions)

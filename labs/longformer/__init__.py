@@ -1,1 +1,0 @@
-"""Longformer: rows of thousands of tokens, by windows of attention and global tokens."""
