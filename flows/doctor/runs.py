@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -10,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 
 import psutil
 
@@ -30,7 +28,6 @@ from cloze.flows.tracking.spool_state import FILE, URI, count_dead_letters, requ
 from cloze.flows.ui import processes, state
 from cloze.flows.ui.services import grace_seconds, without_user
 
-STACK = "CLOZE_STACK"  # variable with the directory of `infra/stack.py`
 # variable with a server's address -> path that answers while the server is up
 SERVERS = {"PREFECT_API_URL": "/health", "MLFLOW_TRACKING_URI": "/health", "AWS_ENDPOINT_URL": "/"}
 
@@ -74,34 +71,10 @@ def servers() -> Iterator[Finding]:
                 observed=refusal or f"{address} {silence or 'answers'}",
                 ok=silence is None and not refusal,
                 fix=(
-                    f"start that server (a team's with `make up` or infra/stack.py, one here with "
+                    f"start that server (a team's with `make up`, one here with "
                     f"`cloze ui`), or unset {variable}"
                 ),
             )
-
-
-def stack() -> Iterator[Finding]:
-    """Check the services of `infra/stack.py`, whose directory is in `$CLOZE_STACK`."""
-    directory = os.environ.get(STACK)
-    if not directory:
-        return
-    try:
-        services = json.loads((Path(directory) / "state.json").read_text())["services"]
-    except (OSError, ValueError):
-        fix = f"python infra/stack.py up --dir {directory}"
-        yield Finding(check="stack", observed=f"nothing runs in {directory}", ok=False, fix=fix)
-        return
-    for name, service in services.items():
-        restarts = f", restarted {service['restarts']} times" if service["restarts"] else ""
-        yield Finding(
-            check=name,
-            observed=f"{service['state']}{restarts}",
-            ok=service["state"] in ("healthy", "starting", "done"),
-            fix=(
-                f"the stack starts it again; if it stays down, read {service['log']}, remove the "
-                f"cause, then python infra/stack.py down --dir {directory}, and up"
-            ),
-        )
 
 
 def _refusal(api: str) -> str:
@@ -278,6 +251,6 @@ def _end(pids: list[int]) -> None:
 
 
 CHECKS = (
-    servers, stack, orphans, stuck, occupied_slots, mlflow_database, waiting_records,
+    servers, orphans, stuck, occupied_slots, mlflow_database, waiting_records,
     refused_records,
 )  # fmt: skip
