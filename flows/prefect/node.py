@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from prefect import Task, task
@@ -99,15 +100,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def _cell(text: str) -> str:
     """Escape text for a table cell, so that a document's text is not read as markup."""
-    for character, replacement in (
-        ("&", "&amp;"),
-        ("<", "&lt;"),
-        (">", "&gt;"),
-        ("|", "\\|"),
-        ("\n", " "),
-    ):
-        text = text.replace(character, replacement)
-    return text
+    return escape(text, quote=False).replace("|", "\\|").replace("\n", " ")
 
 
 LOG_SECONDS = 30.0

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 from rich.console import Console
 from rich.markup import escape
 
@@ -42,29 +42,22 @@ if TYPE_CHECKING:  # commands without MLflow start faster
 
 
 class RunParameters(BaseModel):
-    """Parameters of a run; Prefect's UI shows them as a form."""
+    """Parameters of a run, as its record keeps them.
+
+    Attributes:
+        config: name of a preset, or path of a YAML file.
+        overrides: config values by dotted key, such as `pretrain.steps`, or nested.
+        start_from, only, until, force: selected nodes; see `plan.plan`.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
-    config: str = Field(default="demo", description="Name of a preset, or path of a YAML file")
-    overrides: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Config values by dotted key, such as pretrain.steps: 200, or nested",
-    )
-    start_from: list[str] = Field(
-        default_factory=list,
-        description=(
-            "Rerun these nodes and all that depend on them, even if cached; also patterns such as"
-            " finetune@*"
-        ),
-    )
-    only: list[str] = Field(
-        default_factory=list, description="Run only these nodes; their inputs must be cached"
-    )
-    until: list[str] = Field(
-        default_factory=list, description="Run only these nodes and those that they need"
-    )
-    force: list[str] = Field(default_factory=list, description="Rerun these nodes, even if cached")
+    config: str = "demo"
+    overrides: dict[str, Any] = {}
+    start_from: list[str] = []
+    only: list[str] = []
+    until: list[str] = []
+    force: list[str] = []
 
     @field_validator("overrides", mode="before")
     @classmethod

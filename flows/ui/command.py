@@ -15,6 +15,7 @@ from rich.markup import escape
 
 from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError, require_packages
+from cloze.core.processes import wait_until
 from cloze.flows.graph import plan
 from cloze.flows.run import server_addresses
 from cloze.flows.tracking import spool_state
@@ -96,15 +97,12 @@ def _supervise(
 def _attach(
     runs: Path, requested: Mapping[str, int | None], screen: Console, as_json: bool
 ) -> None:
-    deadline = time.monotonic() + START_SECONDS
+    def is_settled() -> bool:
+        now = server_addresses.servers(runs).get("state", "starting")
+        return now not in ("starting", "ending") or not state.is_running(runs)
+
+    wait_until(is_settled, START_SECONDS, 0.2)
     servers = server_addresses.servers(runs)
-    while (
-        servers.get("state", "starting") in ("starting", "ending")
-        and state.is_running(runs)
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.2)
-        servers = server_addresses.servers(runs)
     if not servers:
         raise UsageError(f"the `cloze ui` of {runs} has just ended; run it again")
     for name, port in requested.items():

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from cloze.core.errors import ClozeError
+from cloze.core.processes import wait_until
 from cloze.flows.prefect import sweep
 from cloze.flows.run import server_addresses
 from cloze.flows.ui import dashboard, login, processes, state
@@ -203,9 +204,7 @@ class Supervisor:
         self._until(lambda: not thread.is_alive(), seconds)
 
     def _until(self, done: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not done() and time.monotonic() < deadline and not self._hurry.is_set():
-            time.sleep(TICK_SECONDS / 2)
+        wait_until(lambda: done() or self._hurry.is_set(), seconds, TICK_SECONDS / 2)
 
 
 def _error_line(error: Exception) -> str:

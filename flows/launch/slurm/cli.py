@@ -12,6 +12,7 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.errors import ClozeError, UsageError, error_class
+from cloze.core.processes import wait_until
 from cloze.flows.launch import cancel_requests, event_files
 from cloze.flows.launch.host_setup import run_command
 from cloze.flows.launch.protocol import LaunchRequest, RankEvent
@@ -335,13 +336,14 @@ class FollowedJob:
         self._stopping = True
         # prevents requeueing, and works even if this process dies
         cancel_requests.request_cancel(self._path)
-        self._poll(at_once=True)
-        may_save = grace > 0 and not self._status.queued
-        deadline = time.monotonic() + (grace + MARGIN_SECONDS if may_save else 0.0)
-        while time.monotonic() < deadline and not self._status.ended:
-            time.sleep(POLL_SECONDS[0])
+
+        def has_ended() -> bool:
             self._poll(at_once=True)
-        if not self._status.ended:
+            return self._status.ended
+
+        has_ended()
+        may_save = grace > 0 and not self._status.queued
+        if not wait_until(has_ended, grace + MARGIN_SECONDS if may_save else 0.0, POLL_SECONDS[0]):
             cancel(self._job)
         self._over = grace <= 0
 
