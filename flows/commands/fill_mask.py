@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
 from cloze.flows.commands.base.inference_command import Answer, InferenceCommand
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
 
 
 def _show_candidates(answer: Answer) -> RenderableType:
     """Return a table per [MASK]: probability, token, and the filled text."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
     tables = []
     for candidates in answer["predictions"]:
         table = Table(box=None, show_header=False, pad_edge=False)

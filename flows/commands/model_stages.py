@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
+from cloze.core import storage
+from cloze.core.stages.execute import BuildResult
 from cloze.flows.commands.base.field_options import Count, NameOf
 from cloze.flows.commands.base.options import (
     GroupedOption,
@@ -14,9 +16,7 @@ from cloze.flows.commands.base.options import (
     weights,
 )
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
-
-if TYPE_CHECKING:
-    from cloze.core.stages.execute import BuildResult
+from cloze.flows.views import terminal
 
 CORPUS = ("--corpus", "Corpus artifact, for tasks that are built from one.")
 
@@ -128,8 +128,6 @@ def evaluate(arguments: StageArguments, predictions: str | None) -> None:
     """Score a fine-tuned checkpoint on labelled data."""
 
     def copy_predictions(result: BuildResult) -> dict[str, Any]:
-        from cloze.core import storage
-
         if predictions is None:
             return {}
         path = storage.join(result.artifact, str(result.manifest.summary["predictions"]))
@@ -158,8 +156,6 @@ def score_pairs(arguments: StageArguments) -> None:
 
 def _show_phenomena(result: BuildResult) -> dict[str, Any]:
     """Print the accuracy of each phenomenon, lowest first."""
-    from cloze.flows.views import terminal
-
     table = terminal.table_of(("accuracy", "phenomenon"), right=("accuracy",))
     by_phenomenon = result.manifest.summary["metrics"]["by_phenomenon"]
     for name, value in sorted(by_phenomenon.items(), key=lambda item: float(item[1])):
