@@ -25,7 +25,7 @@ from cloze.flows.tracking import database
 from cloze.flows.tracking.spool import DIRECTORY, FLUSH_SECONDS, SENDER_LOG, tracking_uri
 from cloze.flows.tracking.spool_sender import unsent
 from cloze.flows.tracking.spool_state import FILE, URI, count_dead_letters, requeue
-from cloze.flows.ui import processes, state
+from cloze.flows.ui import processes
 from cloze.flows.ui.services import grace_seconds, without_user
 
 # variable with a server's address -> path that answers while the server is up
@@ -129,7 +129,11 @@ def occupied_slots() -> Iterator[Finding]:
 def orphans() -> Iterator[Finding]:
     """Find Cloze processes whose parent (by their environment) has ended, and leftover servers."""
     runs = runs_directory()
-    leftover = [] if state.is_running(runs) else processes.marked_processes(state.directory(runs))
+    leftover = (
+        []
+        if server_addresses.is_running(runs)
+        else processes.marked_processes(server_addresses.directory(runs))
+    )
     orphaned = {process.pid: "server of an ended `cloze ui`" for process in leftover}
     for process in psutil.process_iter(["uids"]):
         uids = process.info["uids"]

@@ -30,7 +30,7 @@ from cloze.flows.graph.command import CommandConfig
 from cloze.flows.graph.schedule import resource_request
 from cloze.flows.launch import host_setup
 from cloze.flows.machine import retry_policy, slots
-from cloze.flows.run import endings, node_reporter, retention, status_file, status_writer
+from cloze.flows.run import node_reporter, retention, status_file, status_writer
 from cloze.flows.run.node_reporter import NodeReporter
 from cloze.flows.tracking.spool import URI, tracking_uri
 from cloze.flows.views import terminal
@@ -224,9 +224,11 @@ class RunSession:
         with self._resources:
             if self._lines is not None:
                 self._lines.stop()
-            self.record.end(*(self.ending or (endings.final_state(error), endings.message(error))))
+            self.record.end(
+                *(self.ending or (status_writer.final_state(error), status_writer.message(error)))
+            )
             if self.records is not None:
-                is_stop = error is not None and endings.is_stop(error)
+                is_stop = error is not None and status_writer.is_stop(error)
                 for warning in self.records.close(error, at_once=is_stop):
                     self.screen.print(f"[yellow]{escape(warning)}[/]")
 
@@ -268,9 +270,9 @@ class RunSession:
             result = self._build(step, attempt, also)
         except BaseException as error:
             self.failures[step.name] = error
-            state = status_file.STOPPED if endings.is_stop(error) else status_file.FAILED
+            state = status_file.STOPPED if status_writer.is_stop(error) else status_file.FAILED
             before = self.record.content["nodes"][step.name]["state"]
-            self.record.node(step.name, state, error=endings.message(error, step, before))
+            self.record.node(step.name, state, error=status_writer.message(error, step, before))
             raise
         self.failures.pop(step.name, None)
         self.results[step.name] = result
@@ -359,7 +361,7 @@ class RunSession:
         if can_retry and self.record is not None:
             attempt = self.record.content["nodes"][step.name].get("attempt", 1)
             wait = retry_policy.backoff_seconds(attempt, step.node.execution.retry_seconds)
-            why = f"retry {attempt} of {retries} in {wait:.0f} s: {endings.message(error)}"
+            why = f"retry {attempt} of {retries} in {wait:.0f} s: {status_writer.message(error)}"
             self.record.node(step.name, status_file.RETRYING, why=why)
         return can_retry
 
@@ -374,7 +376,7 @@ class RunSession:
                 if attempt > retries or not self.should_retry(step, error, retries):
                     raise
                 seconds = retry_policy.backoff_seconds(attempt, execution.retry_seconds)
-                cause = escape(str(endings.message(error)))
+                cause = escape(str(status_writer.message(error)))
                 again = f"attempt {attempt + 1} in {seconds:.0f} s"
                 self.screen.print(f"[yellow]{step.name} failed[/] ({cause}); {again}")
                 attempt += 1
