@@ -47,7 +47,7 @@ def plan_page(session: RunSession) -> str:
         if step.cached:
             what, seconds = "–", ""
         rows.append((step.name, what, step.reason, seconds))
-    table = _table(("node", "what", "why", "expected"), rows)
+    table = markdown_table(("node", "what", "why", "expected"), rows)
     return f"Run `{session.config.name}` in `{session.directory.resolve()}`\n\n{table}"
 
 
@@ -79,7 +79,11 @@ def node_page(
         if value not in (None, ""):
             rows.append((name, _format(name, value)))
     rows += [(f"count {key}", f"{count:,}") for key, count in manifest.counters.items()]
-    return "\n".join(f"- {link}" for link in links) + "\n\n" + _table(("metric", "value"), rows)
+    return (
+        "\n".join(f"- {link}" for link in links)
+        + "\n\n"
+        + markdown_table(("metric", "value"), rows)
+    )
 
 
 def _format(name: str, value: Any) -> str:
@@ -90,7 +94,8 @@ def _format(name: str, value: Any) -> str:
     return format_number(value)
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+def markdown_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table of at most `MOST_ROWS` rows."""
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows[:MOST_ROWS]]
     if len(rows) > MOST_ROWS:
