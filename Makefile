@@ -14,7 +14,7 @@ export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
 .PHONY: demo test test-all test-changed mutants soak operations tests-recorded recorded gpu check check-infra docs format install dev clean release audit \
-	images secrets up down backup restore stack-up stack-down stack-backup stack-restore
+	images secrets up down backup restore
 
 install: $(VENV)/.installed
 
@@ -122,8 +122,8 @@ BACKUP_TO := $(if $(BACKUP),BACKUP_DIR=$(BACKUP))
 images:
 	docker build -f infra/images/Containerfile -t cloze:0.1.0 .
 
-secrets: $(VENV)/.installed
-	@$(BIN)/python infra/stack.py secrets --dir infra
+secrets:
+	@$(PYTHON) infra/make_secrets.py infra/secrets
 
 up: secrets
 	$(STACK) up --detach --wait
@@ -138,21 +138,6 @@ restore:
 	$(STACK) down
 	$(BACKUP_TO) $(STACK) run --rm tools python /opt/cloze/admin.py restore /backup
 	$(MAKE) up
-
-# The same services as processes of this machine, in the directory DIR.
-DIR ?= stack
-stack-up: $(VENV)/.installed
-	@$(PIP) -e ".[servers,s3]" localbucket==1.2.1
-	@$(BIN)/python infra/stack.py up --dir $(DIR)
-
-stack-down:
-	@$(BIN)/python infra/stack.py down --dir $(DIR)
-
-stack-backup:
-	@$(BIN)/python infra/stack.py backup $(or $(BACKUP),backup) --dir $(DIR)
-
-stack-restore:
-	@$(BIN)/python infra/stack.py restore $(or $(BACKUP),backup) --dir $(DIR)
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff format .

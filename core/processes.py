@@ -94,6 +94,16 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
             probe.close()
 
 
+def wait_until(is_so: Callable[[], bool], seconds: float, poll: float = 0.1) -> bool:
+    """Ask every `poll` seconds; return True as soon as it is so, or False after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not is_so():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(poll)
+    return True
+
+
 def wait_for_port(port: int, seconds: float, alive: Callable[[], bool]) -> bool:
     """Return whether this host's `port` accepts connections within `seconds`.
 

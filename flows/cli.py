@@ -74,7 +74,7 @@ MODULES = {
     "run_control": "status logs cancel resume",
     "nightly": "nightly champion",
     "data_stages": "corpus explain vocab compare-vocab dataset inspect",
-    "model_stages": "pretrain merge finetune evaluate perplexity likelihood score-pairs",
+    "model_stages": "pretrain merge finetune evaluate perplexity likelihood score-pairs fill-mask",
     "hub": "import export",
     "services": "ui deploy doctor verify lineage",
     "help_topics": "help",

@@ -51,7 +51,7 @@ class CountedServer:
     """
 
     def __init__(self, directory: Path) -> None:
-        from infra.local_store import Handler
+        from tests.local_store import Handler
 
         self.directory = directory
         directory.mkdir(exist_ok=True)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
 
+from cloze.core import storage
+from cloze.core.stages.execute import BuildResult
 from cloze.flows.commands.base.field_options import Count, NameOf
+from cloze.flows.commands.base.inference_command import Answer, InferenceCommand
 from cloze.flows.commands.base.options import (
     GroupedOption,
     OptionOverride,
@@ -14,9 +20,7 @@ from cloze.flows.commands.base.options import (
     weights,
 )
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
-
-if TYPE_CHECKING:
-    from cloze.core.stages.execute import BuildResult
+from cloze.flows.views import terminal
 
 CORPUS = ("--corpus", "Corpus artifact, for tasks that are built from one.")
 
@@ -128,8 +132,6 @@ def evaluate(arguments: StageArguments, predictions: str | None) -> None:
     """Score a fine-tuned checkpoint on labelled data."""
 
     def copy_predictions(result: BuildResult) -> dict[str, Any]:
-        from cloze.core import storage
-
         if predictions is None:
             return {}
         path = storage.join(result.artifact, str(result.manifest.summary["predictions"]))
@@ -158,11 +160,35 @@ def score_pairs(arguments: StageArguments) -> None:
 
 def _show_phenomena(result: BuildResult) -> dict[str, Any]:
     """Print the accuracy of each phenomenon, lowest first."""
-    from cloze.flows.views import terminal
-
     table = terminal.table_of(("accuracy", "phenomenon"), right=("accuracy",))
     by_phenomenon = result.manifest.summary["metrics"]["by_phenomenon"]
     for name, value in sorted(by_phenomenon.items(), key=lambda item: float(item[1])):
         table.add_row(f"{100 * value:.1f}", terminal.ellipsized(name))
     terminal.output().print(table)
     return {}
+
+
+def _show_candidates(answer: Answer) -> RenderableType:
+    """Return a table per [MASK]: probability, token, and the filled text."""
+    tables = []
+    for candidates in answer["predictions"]:
+        table = Table(box=None, show_header=False, pad_edge=False)
+        for candidate in candidates:
+            table.add_row(
+                f"{candidate['score']:.3f}",
+                Text(candidate["token"], style="bold"),
+                Text(candidate["sequence"]),
+            )
+        tables.append(table)
+    return Group(*tables)
+
+
+FILL_MASK = InferenceCommand(
+    "fill-mask",
+    help="Predict the [MASK] tokens of a text.",
+    text="Text with at least one [MASK].",
+    show=_show_candidates,
+    gather=lambda answers: {
+        "predictions": [mask for answer in answers for mask in answer["predictions"]]
+    },
+)

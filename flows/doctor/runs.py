@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -10,14 +9,13 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 
 import psutil
 
 from cloze.core.errors import ClozeError
 from cloze.core.humanize import format_bytes, format_duration
 from cloze.core.processes import PARENT_PID
-from cloze.flows.doctor.machine import Finding
+from cloze.flows.doctor.machine import Finding, problem
 from cloze.flows.graph.plan import runs_directory
 from cloze.flows.machine import slots
 from cloze.flows.prefect import sweep
@@ -27,10 +25,9 @@ from cloze.flows.tracking import database
 from cloze.flows.tracking.spool import DIRECTORY, FLUSH_SECONDS, SENDER_LOG, tracking_uri
 from cloze.flows.tracking.spool_sender import unsent
 from cloze.flows.tracking.spool_state import FILE, URI, count_dead_letters, requeue
-from cloze.flows.ui import processes, state
+from cloze.flows.ui import processes
 from cloze.flows.ui.services import grace_seconds, without_user
 
-STACK = "CLOZE_STACK"  # variable with the directory of `infra/stack.py`
 # variable with a server's address -> path that answers while the server is up
 SERVERS = {"PREFECT_API_URL": "/health", "MLFLOW_TRACKING_URI": "/health", "AWS_ENDPOINT_URL": "/"}
 
@@ -47,21 +44,16 @@ def servers() -> Iterator[Finding]:
         )
         is_starting = service["state"] in ("starting", "waiting") and not service["restarts"]
         yield Finding(
-            check=service["title"],
-            observed=_describe_service(service),
-            ok=is_up or is_starting,
-            fix=fix,
+            service["title"], _describe_service(service), ok=is_up or is_starting, fix=fix
         )
     if not current:
-        yield Finding(
-            check="servers", observed=f"none run for {runs.resolve()}; `cloze ui` starts them"
-        )
+        yield Finding("servers", f"none run for {runs.resolve()}; `cloze ui` starts them")
     for variable, path in SERVERS.items():
         address = os.environ.get(variable, "").rstrip("/")
         if address and "://" not in address and variable != URI:
             fix = f"set {variable} to http://HOST:PORT with the path, or unset it"
             observed = f"{address!r} is not the address of a server"
-            yield Finding(check=variable, observed=observed, ok=False, fix=fix)
+            yield problem(variable, observed, fix)
         if address.startswith("http"):
             address = without_user(address)
             silence = why_silent(f"{address}{path}")
@@ -70,38 +62,12 @@ def servers() -> Iterator[Finding]:
             if is_prefect and why_silent(f"{address}/ready"):
                 refusal = f"{address} answers, but it cannot reach its database"
             yield Finding(
-                check=variable,
-                observed=refusal or f"{address} {silence or 'answers'}",
+                variable,
+                refusal or f"{address} {silence or 'answers'}",
                 ok=silence is None and not refusal,
-                fix=(
-                    f"start that server (a team's with `make up` or infra/stack.py, one here with "
-                    f"`cloze ui`), or unset {variable}"
-                ),
+                fix=f"start that server (a team's with `make up`, one here with "
+                f"`cloze ui`), or unset {variable}",
             )
-
-
-def stack() -> Iterator[Finding]:
-    """Check the services of `infra/stack.py`, whose directory is in `$CLOZE_STACK`."""
-    directory = os.environ.get(STACK)
-    if not directory:
-        return
-    try:
-        services = json.loads((Path(directory) / "state.json").read_text())["services"]
-    except (OSError, ValueError):
-        fix = f"python infra/stack.py up --dir {directory}"
-        yield Finding(check="stack", observed=f"nothing runs in {directory}", ok=False, fix=fix)
-        return
-    for name, service in services.items():
-        restarts = f", restarted {service['restarts']} times" if service["restarts"] else ""
-        yield Finding(
-            check=name,
-            observed=f"{service['state']}{restarts}",
-            ok=service["state"] in ("healthy", "starting", "done"),
-            fix=(
-                f"the stack starts it again; if it stays down, read {service['log']}, remove the "
-                f"cause, then python infra/stack.py down --dir {directory}, and up"
-            ),
-        )
 
 
 def _refusal(api: str) -> str:
@@ -124,14 +90,13 @@ def stuck() -> Iterator[Finding]:
     for name, record in records.items():
         if record["state"] == status_file.UNREADABLE:
             path, _, fix = record["error"].partition("; ")
-            yield Finding(check="run", observed=f"{name}: {path}", ok=False, fix=fix)
+            yield problem("run", f"{name}: {path}", fix)
     for message in sweep.sweep(runs, reachable, mark=False):
-        yield Finding(
-            check="stuck run",
-            observed=message,
-            ok=False,
-            fix="mark it as crashed, to free its slots; then continue with `cloze resume RUN`",
-            repair=partial(sweep.sweep, runs, reachable),
+        yield problem(
+            "stuck run",
+            message,
+            "mark it as crashed, to free its slots; then continue with `cloze resume RUN`",
+            partial(sweep.sweep, runs, reachable),
         )
 
 
@@ -153,8 +118,8 @@ def occupied_slots() -> Iterator[Finding]:
         )
         fix = f"the run has ended, but its process still occupies the slots; end it (kill {pid})"
         yield Finding(
-            check="slots",
-            observed=description,
+            "slots",
+            description,
             ok=not is_over,
             fix=fix,
             repair=partial(_end, [pid]) if is_over else None,
@@ -164,7 +129,11 @@ def occupied_slots() -> Iterator[Finding]:
 def orphans() -> Iterator[Finding]:
     """Find Cloze processes whose parent (by their environment) has ended, and leftover servers."""
     runs = runs_directory()
-    leftover = [] if state.is_running(runs) else processes.marked_processes(state.directory(runs))
+    leftover = (
+        []
+        if server_addresses.is_running(runs)
+        else processes.marked_processes(server_addresses.directory(runs))
+    )
     orphaned = {process.pid: "server of an ended `cloze ui`" for process in leftover}
     for process in psutil.process_iter(["uids"]):
         uids = process.info["uids"]
@@ -178,12 +147,11 @@ def orphans() -> Iterator[Finding]:
     for pid, reason in orphaned.items():
         with suppress(psutil.Error):
             command = " ".join(psutil.Process(pid).cmdline())[:60]
-            yield Finding(
-                check="orphan",
-                observed=f"process {pid} ({command}): {reason}",
-                ok=False,
-                fix=f"end it (kill {pid})",
-                repair=partial(_end, [pid]),
+            yield problem(
+                "orphan",
+                f"process {pid} ({command}): {reason}",
+                f"end it (kill {pid})",
+                partial(_end, [pid]),
             )
 
 
@@ -195,25 +163,25 @@ def mlflow_database() -> Iterator[Finding]:
         return
     for aside in sorted(path.parent.glob(f"{path.name}{database.ASIDE}*")):
         observed = f"{aside} could not be mended and was set aside; delete it if nothing is missed"
-        yield Finding(check="records", observed=observed)
+        yield Finding("records", observed)
     for copy in sorted(path.parent.glob(f"{path.name}{database.BEFORE}*")):
         observed = (
             f"{copy} is the database before MLflow migrated it; delete it if nothing is missed"
         )
-        yield Finding(check="records", observed=observed)
+        yield Finding("records", observed)
     if path.exists() and database.is_older(path):
         observed = f"{path} is of an older MLflow; the next run migrates it, and keeps a copy"
-        yield Finding(check="records", observed=observed)
+        yield Finding("records", observed)
     elif path.exists():
         try:
             reason, can_mend = database.why_closed(path)
         except database.SlowDatabaseError as error:
-            yield Finding(check="records", observed=str(error))
+            yield Finding("records", str(error))
             return
         fix = "migrate it, or else set it aside: waiting records go to a new one (--fix)"
         yield Finding(
-            check="records",
-            observed=f"{path} cannot be opened: {reason}" if reason else f"{path} opens",
+            "records",
+            f"{path} cannot be opened: {reason}" if reason else f"{path} opens",
             ok=not reason,
             fix=fix
             if can_mend
@@ -232,11 +200,10 @@ def waiting_records() -> Iterator[Finding]:
     told = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
     last = f"; last: {told[-1][:300]}" if told else ""
     age = format_duration(time.time() - since)
-    yield Finding(
-        check="records",
-        observed=f"{format_bytes(size)} wait for MLflow at {without_user(uri)} for {age}{last}",
-        ok=False,
-        fix="remove the cause; the next run sends them",
+    yield problem(
+        "records",
+        f"{format_bytes(size)} wait for MLflow at {without_user(uri)} for {age}{last}",
+        "remove the cause; the next run sends them",
     )
 
 
@@ -248,13 +215,12 @@ def refused_records() -> Iterator[Finding]:
         return
     reason, *other_reasons = reasons
     more = f" (and {len(other_reasons)} more reasons, in {spools / FILE})" if other_reasons else ""
-    yield Finding(
-        check="records",
-        observed=f"{reasons.total():,} refused by MLflow: {reason}{more}",
-        ok=False,
-        fix="remove the cause, then send them again with --fix; records that are refused again are"
+    yield problem(
+        "records",
+        f"{reasons.total():,} refused by MLflow: {reason}{more}",
+        "remove the cause, then send them again with --fix; records that are refused again are"
         " kept",
-        repair=partial(requeue, spools),
+        partial(requeue, spools),
     )
 
 
@@ -278,6 +244,6 @@ def _end(pids: list[int]) -> None:
 
 
 CHECKS = (
-    servers, stack, orphans, stuck, occupied_slots, mlflow_database, waiting_records,
+    servers, orphans, stuck, occupied_slots, mlflow_database, waiting_records,
     refused_records,
 )  # fmt: skip

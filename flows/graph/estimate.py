@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -239,12 +238,9 @@ def this_computer() -> MachineSpec:
 @cache
 def _gpu() -> tuple[int, str]:
     """Return the memory of the smallest GPU in bytes, and its name."""
-    with suppress(OSError, subprocess.SubprocessError, ValueError, IndexError):
-        output = subprocess.run(
-            ["nvidia-smi", "--query-gpu=memory.total,name", "--format=csv,noheader,nounits"],
-            capture_output=True, text=True, check=False, timeout=20,
-        ).stdout  # fmt: skip
-        rows = [line.split(",", 1) for line in output.splitlines()]
+    lines = slots.nvidia_smi("--query-gpu=memory.total,name", "--format=csv,noheader,nounits")
+    with suppress(ValueError, IndexError):
+        rows = [line.split(",", 1) for line in lines]
         memory, name = min((int(memory), name.strip()) for memory, name in rows)
         return memory << 20, name
     return 0, ""

@@ -19,6 +19,7 @@ from cloze.core.artifacts import artifact, checkpoints, lock
 from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.errors import DataError, UsageError
+from cloze.core.processes import wait_until
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.launch import event_files
@@ -122,12 +123,7 @@ def wait_or_kill(
     """
 
     def has_ended() -> bool:
-        deadline = time.monotonic() + seconds
-        while runs():
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(POLL_SECONDS[storage.is_local(path)] / 2)
-        return True
+        return wait_until(lambda: not runs(), seconds, POLL_SECONDS[storage.is_local(path)] / 2)
 
     if has_ended():
         return False

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import socket
-import struct
 import subprocess
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.checkpoints import TOKEN
@@ -63,7 +63,6 @@ FOREIGN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 FOREIGN_FIELDS = ("processes", "nodes", "restarts", "min_processes", "min_nodes", "hostfile")
 # otherwise restarted ranks of torchrun find the addresses of the dead ones
 UNSHARED = "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"
-_SIOCGIFADDR = 0x8915
 
 
 def foreign_rank() -> tuple[int, int] | None:
@@ -121,12 +120,9 @@ def rank_environments(
 def distributed_envs(launch: LaunchSpec, node: int, go: Mapping[str, Any]) -> list[dict[str, str]]:
     """Return the environment variables of each rank of the node. Args: go: content of `go.json`."""
     hosts = go["hosts"]
+    master, world_size = (hosts[0], go["port"]), sum(launch.counts)
     environments = rank_environments(
-        launch.ranks_of(node),
-        sum(launch.counts),
-        (hosts[0], go["port"]),
-        launch.gpu_ids,
-        launch.token,
+        launch.ranks_of(node), world_size, master, launch.gpu_ids, launch.token
     )
     return [{**interface(hosts, node), **environment} for environment in environments]
 
@@ -139,16 +135,11 @@ def interface(hosts: list[str], node: int) -> dict[str, str]:
     """
     if os.environ.get(INTERFACE) or len(hosts) == 1:
         return {}
-    local_address = own_address(hosts[1 if node == 0 else 0])
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        return next(
-            (
-                {INTERFACE: name}
-                for _, name in socket.if_nameindex()
-                if local_address and _address(probe, name) == local_address
-            ),
-            {},
-        )
+    own = own_address(hosts[1 if node == 0 else 0])
+    for name, addresses in psutil.net_if_addrs().items():
+        if own in (each.address for each in addresses):
+            return {INTERFACE: name}
+    return {}
 
 
 def own_address(other: str) -> str | None:
@@ -157,14 +148,6 @@ def own_address(other: str) -> str | None:
         probe.connect((other, 9))  # sends nothing; the kernel only chooses the route
         address = str(probe.getsockname()[0])
         return None if address.startswith("127.") else address
-    return None
-
-
-def _address(probe: socket.socket, name: str) -> str | None:
-    """Return an interface's IPv4 address, or None."""
-    with suppress(OSError):
-        reply = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-        return socket.inet_ntoa(reply[20:24])
     return None
 
 
@@ -177,13 +160,9 @@ def run_command(*command: str, content: str = "") -> subprocess.CompletedProcess
     """Run a command with `content` as its input; a timeout counts as a failure."""
     try:
         return subprocess.run(
-            command,
-            input=content,
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS,
+            command, input=content, capture_output=True, text=True, timeout=COMMAND_SECONDS,
             check=False,
-        )
+        )  # fmt: skip
     except subprocess.TimeoutExpired:
         message = f"{command[0]} did not answer in {COMMAND_SECONDS:.0f} s"
     except OSError as error:

@@ -50,12 +50,18 @@ def number_of(name: str) -> str:
 
 def _listed() -> dict[str, str]:
     """Return the numbers of this host's GPUs by UUID. Not cached, because GPUs can fail."""
+    matches = map(_GPU_LINE.match, nvidia_smi("-L"))
+    return {match[2]: match[1] for match in matches if match}
+
+
+def nvidia_smi(*words: str) -> list[str]:
+    """Return the lines that the driver's command prints; none if it fails or does not answer."""
+    command = ["nvidia-smi", *words]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        output = subprocess.run(
-            ["nvidia-smi", "-L"], capture_output=True, text=True, check=False, timeout=20
-        ).stdout
-        return {match[2]: match[1] for match in map(_GPU_LINE.match, output.splitlines()) if match}
-    return {}
+        return subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=20
+        ).stdout.splitlines()
+    return []
 
 
 POLL_SECONDS = 0.2

@@ -29,7 +29,7 @@ from cloze.flows.prefect import flow_state
 from cloze.flows.prefect import parameters as form
 from cloze.flows.prefect.automations import EVALUATED
 from cloze.flows.prefect.graph_run import OPTIONS, run_as_tasks, watch_parent
-from cloze.flows.prefect.node import install_log_filter
+from cloze.flows.prefect.node import install_log_filter, markdown_table
 from cloze.flows.prefect.publishing import ArtifactPublisher
 from cloze.flows.run import server_addresses
 from cloze.flows.run.session import RunSession
@@ -117,16 +117,14 @@ def _page(outcome: NightlyResult) -> str:
             f"Trend page: {_trend_page(outcome)}, also in MLflow, as a file of the nightly run"
         )
     if outcome.evaluated:
-        lines.append(
-            "| checkpoint | step | scores | perplexity |\n| --- | --- | --- | --- |\n"
-            + "\n".join(map(_row, outcome.evaluated))
-        )
+        head = ("checkpoint", "step", "scores", "perplexity")
+        lines.append(markdown_table(head, list(map(_row, outcome.evaluated))))
     return "\n\n".join(lines)
 
 
-def _row(result: dict[str, Any]) -> str:
+def _row(result: dict[str, Any]) -> tuple[str, ...]:
     scores = ", ".join(
         f"{task} {100 * score['mean']:.1f}" for task, score in result["scores"].items()
     )
     perplexity = "" if result["perplexity"] is None else format_number(result["perplexity"])
-    return f"| {result['run'].replace('|', ' ')} | {result['step']:,} | {scores} | {perplexity} |"
+    return result["run"], f"{result['step']:,}", scores, perplexity

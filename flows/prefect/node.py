@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from prefect import Task, task
@@ -46,7 +47,7 @@ def plan_page(session: RunSession) -> str:
         if step.cached:
             what, seconds = "–", ""
         rows.append((step.name, what, step.reason, seconds))
-    table = _table(("node", "what", "why", "expected"), rows)
+    table = markdown_table(("node", "what", "why", "expected"), rows)
     return f"Run `{session.config.name}` in `{session.directory.resolve()}`\n\n{table}"
 
 
@@ -78,7 +79,11 @@ def node_page(
         if value not in (None, ""):
             rows.append((name, _format(name, value)))
     rows += [(f"count {key}", f"{count:,}") for key, count in manifest.counters.items()]
-    return "\n".join(f"- {link}" for link in links) + "\n\n" + _table(("metric", "value"), rows)
+    return (
+        "\n".join(f"- {link}" for link in links)
+        + "\n\n"
+        + markdown_table(("metric", "value"), rows)
+    )
 
 
 def _format(name: str, value: Any) -> str:
@@ -89,7 +94,8 @@ def _format(name: str, value: Any) -> str:
     return format_number(value)
 
 
-def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+def markdown_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table of at most `MOST_ROWS` rows."""
     lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
     lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows[:MOST_ROWS]]
     if len(rows) > MOST_ROWS:
@@ -99,15 +105,7 @@ def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
 
 def _cell(text: str) -> str:
     """Escape text for a table cell, so that a document's text is not read as markup."""
-    for character, replacement in (
-        ("&", "&amp;"),
-        ("<", "&lt;"),
-        (">", "&gt;"),
-        ("|", "\\|"),
-        ("\n", " "),
-    ):
-        text = text.replace(character, replacement)
-    return text
+    return escape(text, quote=False).replace("|", "\\|").replace("\n", " ")
 
 
 LOG_SECONDS = 30.0

@@ -8,7 +8,6 @@ are left to Prefect's heartbeats. Prefect is imported only when a server is quer
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from cloze.core.processes import wait_until
 from cloze.flows.run import cancellation, status_file
 
 if TYPE_CHECKING:
@@ -126,9 +126,7 @@ def cancel_all(api: str, pool: str, seconds: float) -> None:
         for flow_run in remaining():
             with suppress(Exception):  # the run has just ended
                 client.set_flow_run_state(flow_run.id, Cancelling(message="`cloze ui` is stopping"))
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and remaining():
-            time.sleep(POLL_SECONDS)
+        wait_until(lambda: not remaining(), seconds, POLL_SECONDS)
 
 
 def read_all(read: Callable[[int], list[Entry]]) -> list[Entry]:

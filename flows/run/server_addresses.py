@@ -1,18 +1,31 @@
 """Addresses of the Prefect and MLflow servers: from the environment, or from `cloze ui`.
 
-Imports nothing heavy, because the command line checks here whether to run with Prefect.
+Imports nothing heavy, because the command line checks here whether to run with Prefect. The files
+of `cloze ui` in `RUNS/.servers`:
+
+    state.json      addresses and services (below), written at every change
+    _lock           held by the supervisor while it lives
+    NAME.log        output of a server
+    prefect/        Prefect's home: database and settings, separate from the user's own
+
+state.json: {"pid", "state": "starting|up|ending", "prefect", "mlflow", "page" (addresses), "api",
+"deployments": […], "services": {NAME: {"state": "waiting|starting|up|silent|broken|ended", "pid",
+"since", "restarts", "last", "log", "address", "port", "title"}}}; `since` in Unix seconds.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
+from cloze.core import storage
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.records import read_record
 
@@ -23,11 +36,26 @@ UNTRUSTED = "CERTIFICATE_VERIFY_FAILED"  # in the messages of OpenSSL
 TRUST = "set SSL_CERT_FILE and REQUESTS_CA_BUNDLE to the file with your CA's certificate"
 
 
+def directory(runs: Path) -> Path:
+    """Return the directory of the servers of a runs directory."""
+    return runs / SERVERS
+
+
+def write(runs: Path, state: Mapping[str, Any]) -> None:
+    """Write `state.json`."""
+    storage.write_bytes(str(directory(runs) / STATE), json.dumps(state, indent=1).encode())
+
+
+def is_running(runs: Path) -> bool:
+    """Return whether a supervisor of these runs is alive on this machine."""
+    return is_locked(str(directory(runs)))
+
+
 def servers(runs: Path) -> dict[str, Any]:
     """Return the addresses that `cloze ui` has written; empty if it is not running."""
     with suppress(OSError):
-        if is_locked(str(runs / SERVERS)):
-            return read_record((runs / SERVERS / STATE).read_bytes()) or {}
+        if is_running(runs):
+            return read_record((directory(runs) / STATE).read_bytes()) or {}
     return {}
 
 
@@ -41,7 +69,7 @@ def api(runs: Path) -> str | None:
     url = os.environ.get("PREFECT_API_URL") or _of_profile() or own
     if url and url == own:
         with suppress(OSError):
-            login = (runs / SERVERS / LOGIN).read_text(encoding="utf-8")
+            login = (directory(runs) / LOGIN).read_text(encoding="utf-8")
             os.environ.setdefault("PREFECT_API_AUTH_STRING", login)
             return str(url)
         return os.environ.get("PREFECT_API_URL")

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, field_validator
 from rich.console import Console
 from rich.markup import escape
 
@@ -30,7 +30,7 @@ from cloze.flows.graph.command import CommandConfig
 from cloze.flows.graph.schedule import resource_request
 from cloze.flows.launch import host_setup
 from cloze.flows.machine import retry_policy, slots
-from cloze.flows.run import endings, node_reporter, retention, status_file, status_writer
+from cloze.flows.run import node_reporter, retention, status_file, status_writer
 from cloze.flows.run.node_reporter import NodeReporter
 from cloze.flows.tracking.spool import URI, tracking_uri
 from cloze.flows.views import terminal
@@ -42,29 +42,22 @@ if TYPE_CHECKING:  # commands without MLflow start faster
 
 
 class RunParameters(BaseModel):
-    """Parameters of a run; Prefect's UI shows them as a form."""
+    """Parameters of a run, as its record keeps them.
+
+    Attributes:
+        config: name of a preset, or path of a YAML file.
+        overrides: config values by dotted key, such as `pretrain.steps`, or nested.
+        start_from, only, until, force: selected nodes; see `plan.plan`.
+    """
 
     model_config = ConfigDict(extra="forbid")
 
-    config: str = Field(default="demo", description="Name of a preset, or path of a YAML file")
-    overrides: dict[str, Any] = Field(
-        default_factory=dict,
-        description="Config values by dotted key, such as pretrain.steps: 200, or nested",
-    )
-    start_from: list[str] = Field(
-        default_factory=list,
-        description=(
-            "Rerun these nodes and all that depend on them, even if cached; also patterns such as"
-            " finetune@*"
-        ),
-    )
-    only: list[str] = Field(
-        default_factory=list, description="Run only these nodes; their inputs must be cached"
-    )
-    until: list[str] = Field(
-        default_factory=list, description="Run only these nodes and those that they need"
-    )
-    force: list[str] = Field(default_factory=list, description="Rerun these nodes, even if cached")
+    config: str = "demo"
+    overrides: dict[str, Any] = {}
+    start_from: list[str] = []
+    only: list[str] = []
+    until: list[str] = []
+    force: list[str] = []
 
     @field_validator("overrides", mode="before")
     @classmethod
@@ -231,9 +224,11 @@ class RunSession:
         with self._resources:
             if self._lines is not None:
                 self._lines.stop()
-            self.record.end(*(self.ending or (endings.final_state(error), endings.message(error))))
+            self.record.end(
+                *(self.ending or (status_writer.final_state(error), status_writer.message(error)))
+            )
             if self.records is not None:
-                is_stop = error is not None and endings.is_stop(error)
+                is_stop = error is not None and status_writer.is_stop(error)
                 for warning in self.records.close(error, at_once=is_stop):
                     self.screen.print(f"[yellow]{escape(warning)}[/]")
 
@@ -275,9 +270,9 @@ class RunSession:
             result = self._build(step, attempt, also)
         except BaseException as error:
             self.failures[step.name] = error
-            state = status_file.STOPPED if endings.is_stop(error) else status_file.FAILED
+            state = status_file.STOPPED if status_writer.is_stop(error) else status_file.FAILED
             before = self.record.content["nodes"][step.name]["state"]
-            self.record.node(step.name, state, error=endings.message(error, step, before))
+            self.record.node(step.name, state, error=status_writer.message(error, step, before))
             raise
         self.failures.pop(step.name, None)
         self.results[step.name] = result
@@ -366,7 +361,7 @@ class RunSession:
         if can_retry and self.record is not None:
             attempt = self.record.content["nodes"][step.name].get("attempt", 1)
             wait = retry_policy.backoff_seconds(attempt, step.node.execution.retry_seconds)
-            why = f"retry {attempt} of {retries} in {wait:.0f} s: {endings.message(error)}"
+            why = f"retry {attempt} of {retries} in {wait:.0f} s: {status_writer.message(error)}"
             self.record.node(step.name, status_file.RETRYING, why=why)
         return can_retry
 
@@ -381,7 +376,7 @@ class RunSession:
                 if attempt > retries or not self.should_retry(step, error, retries):
                     raise
                 seconds = retry_policy.backoff_seconds(attempt, execution.retry_seconds)
-                cause = escape(str(endings.message(error)))
+                cause = escape(str(status_writer.message(error)))
                 again = f"attempt {attempt + 1} in {seconds:.0f} s"
                 self.screen.print(f"[yellow]{step.name} failed[/] ({cause}); {again}")
                 attempt += 1

@@ -19,7 +19,6 @@ from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.secrets import redact
 from cloze.flows.tracking import database, models, spool_state
 from cloze.flows.tracking.models import Checkpoint
-from cloze.flows.tracking.served_columns import why_not_served
 from cloze.flows.tracking.spool import ATTEMPT, DIRECTORY, OUR_ID, tracking_uri
 from cloze.flows.tracking.spool_state import KIND, TRAINING, connect, exclusive, experiment_id
 
@@ -161,7 +160,7 @@ class MlflowWriter:
         from mlflow.entities import Metric
 
         checkpoint = Checkpoint(**record["checkpoint"])
-        reason = why_not_served(checkpoint.config())
+        reason = models.why_not_served(checkpoint.config())
         if reason is not None:
             self.client.set_tag(run, NOT_A_MODEL, reason)
             return

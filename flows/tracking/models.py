@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
@@ -32,13 +33,16 @@ from cloze.core.artifacts import artifact
 from cloze.core.artifacts.checkpoints import COMPLETE, pinned
 from cloze.core.errors import DataError
 from cloze.core.humanize import labelled
-from cloze.flows.tracking.served_columns import EXAMPLE, LISTS, TEXT, served_by, why_not_served
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import LoggedModel
     from mlflow.entities.model_registry import ModelVersion
 
+TEXT = "text"  # input column of single texts
+EXAMPLE = "The capital of the country is [MASK]."
+LISTS = {"choices": "string", "labels": "string", "vector": "double"}  # columns of lists: items
+VERBS = "cloze.model.use.verb"
 LOADER = "cloze.model.pyfunc"
 DATA = "data"
 CONFIG, TRAINING = "config.json", "training/"  # of a checkpoint, see model/checkpoint.py
@@ -326,3 +330,23 @@ def _describe(directory: Path, config: Mapping[str, Any], model: LoggedModel) ->
     )
     mlflow_model.flavors[pyfunc.FLAVOR_NAME][pyfunc.DATA] = DATA
     mlflow_model.save(str(directory / "MLmodel"))
+
+
+# Columns and parameters of a checkpoint in MLflow, by its verb's row.
+
+
+def served_by(config: Mapping[str, Any]) -> Any | None:
+    """Return the `TableColumns` of a checkpoint; None: it has none, as with multi-task heads."""
+    name = resolve_name(f"{VERBS}:verb_of_heads")(config["heads"])
+    columns = name and resolve_name(f"{VERBS}:PREDICTORS")[name].columns
+    return columns(config) if columns else None
+
+
+def why_not_served(config: Mapping[str, Any]) -> str | None:
+    """Return why a checkpoint cannot be an MLflow model; None: it can."""
+    if served_by(config) is not None:
+        return None
+    return (
+        f"MLflow cannot ask a model with these heads: {', '.join(config['heads'])}; load it with "
+        f"cloze.load"
+    )

@@ -51,6 +51,7 @@ from cloze.core import storage
 from cloze.core.artifacts.lock import has_name
 from cloze.core.errors import UsageError
 from cloze.core.figures import is_finite
+from cloze.core.processes import wait_until
 from cloze.core.secrets import redact
 from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.models import Checkpoint
@@ -287,13 +288,15 @@ class Spool:
             if empty and self._sender is None:
                 self.path.unlink(missing_ok=True)
             self._stream.close()
-        if self._sender is None:
+        if (sender := self._sender) is None:
             return True
-        assert self._sender.stdin is not None
-        self._sender.stdin.close()  # signals the sender that no more records come
-        deadline = time.monotonic() + timeout
-        while self.path.exists() and time.monotonic() < deadline and self._sender.poll() is None:
-            time.sleep(POLL_SECONDS)
+        assert sender.stdin is not None
+        sender.stdin.close()  # signals the sender that no more records come
+
+        def is_over() -> bool:
+            return not self.path.exists() or sender.poll() is not None
+
+        wait_until(is_over, timeout, POLL_SECONDS)
         return not self.path.exists()
 
     def refused(self) -> Counter[str]:

@@ -15,11 +15,12 @@ from rich.markup import escape
 
 from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError, require_packages
+from cloze.core.processes import wait_until
 from cloze.flows.graph import plan
 from cloze.flows.run import server_addresses
 from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.spool import DIRECTORY
-from cloze.flows.ui import login, processes, state
+from cloze.flows.ui import login, processes
 from cloze.flows.ui.login import LOGIN_PATH
 from cloze.flows.ui.services import choose_port, grace_seconds, mlflow_elsewhere, services
 from cloze.flows.ui.supervisor import Supervisor
@@ -46,13 +47,13 @@ def serve(requested: Mapping[str, int | None], as_json: bool) -> None:
     """
     require_packages("prefect", "mlflow")
     runs, screen = runs_of_home(), terminal.console()
-    if not state.is_running(runs):
+    if not server_addresses.is_running(runs):
         try:
-            with lock.locked(str(state.directory(runs))):
+            with lock.locked(str(server_addresses.directory(runs))):
                 _supervise(runs, requested, screen, as_json)
             return
         except UsageError:
-            if not state.is_running(runs):
+            if not server_addresses.is_running(runs):
                 raise
             # another `cloze ui` started first
     _attach(runs, requested, screen, as_json)
@@ -61,8 +62,8 @@ def serve(requested: Mapping[str, int | None], as_json: bool) -> None:
 def _supervise(
     runs: Path, requested: Mapping[str, int | None], screen: Console, as_json: bool
 ) -> None:
-    (state.directory(runs) / server_addresses.STATE).unlink(missing_ok=True)
-    leftovers = processes.marked_processes(state.directory(runs))
+    (server_addresses.directory(runs) / server_addresses.STATE).unlink(missing_ok=True)
+    leftovers = processes.marked_processes(server_addresses.directory(runs))
     if leftovers:  # its supervisor was killed; flows save checkpoints
         screen.print(f"ending {len(leftovers)} processes that an earlier `cloze ui` left behind …")
         processes.end(leftovers, grace_seconds())
@@ -96,15 +97,12 @@ def _supervise(
 def _attach(
     runs: Path, requested: Mapping[str, int | None], screen: Console, as_json: bool
 ) -> None:
-    deadline = time.monotonic() + START_SECONDS
+    def is_settled() -> bool:
+        now = server_addresses.servers(runs).get("state", "starting")
+        return now not in ("starting", "ending") or not server_addresses.is_running(runs)
+
+    wait_until(is_settled, START_SECONDS, 0.2)
     servers = server_addresses.servers(runs)
-    while (
-        servers.get("state", "starting") in ("starting", "ending")
-        and state.is_running(runs)
-        and time.monotonic() < deadline
-    ):
-        time.sleep(0.2)
-        servers = server_addresses.servers(runs)
     if not servers:
         raise UsageError(f"the `cloze ui` of {runs} has just ended; run it again")
     for name, port in requested.items():

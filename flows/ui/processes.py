@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
 
+from cloze.core.processes import wait_until
+
 MARK = "CLOZE_SERVERS"  # state directory of the supervisor that started the process
 SERVICE = "CLOZE_SERVICE"  # name of the service that started the process
 POLL_SECONDS = 0.05
+KILL_SECONDS = 5.0  # for the kernel to end a killed process
 
 
 def marked_processes(directory: Path, service: str | None = None) -> list[psutil.Process]:
@@ -53,15 +55,12 @@ def end(processes: Iterable[psutil.Process], grace: float) -> None:
         with suppress(psutil.Error):
             if process.ppid() not in pids:
                 process.terminate()
-    deadline = time.monotonic() + grace
-    while (remaining := list(filter(_runs, listed))) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+    wait_until(lambda: not any(map(_runs, listed)), grace, POLL_SECONDS)
+    remaining = list(filter(_runs, listed))
     for process in remaining:
         with suppress(psutil.Error):
             process.kill()
-    deadline = time.monotonic() + 5
-    while any(map(_runs, remaining)) and time.monotonic() < deadline:
-        time.sleep(POLL_SECONDS)
+    wait_until(lambda: not any(map(_runs, remaining)), KILL_SECONDS, POLL_SECONDS)
 
 
 def _runs(process: psutil.Process) -> bool:

@@ -13,8 +13,9 @@ from urllib.parse import urlsplit
 from cloze.core.errors import UsageError
 from cloze.core.processes import free_ports
 from cloze.core.stages.execution import Execution
+from cloze.flows.run import server_addresses
 from cloze.flows.tracking.spool import tracking_uri
-from cloze.flows.ui import processes, state
+from cloze.flows.ui import processes
 from cloze.flows.ui.loopback_guard import LOOPBACK, names, origins
 
 POOL = "cloze"
@@ -123,7 +124,7 @@ def environment(runs: Path, prefect_port: int, login: str) -> dict[str, str]:
     Prefect's home is in the state directory, so the user's profiles and database are not changed.
     `PREFECT_HOME`, a database URL and authentication settings in the environment are kept.
     """
-    directory = state.directory(runs).resolve()
+    directory = server_addresses.directory(runs).resolve()
     home = Path(os.environ.get("CLOZE_HOME") or Path.cwd())
     return {
         "PREFECT_API_URL": f"{address(prefect_port)}/api",

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from cloze.core.errors import ClozeError
+from cloze.core.processes import wait_until
 from cloze.flows.prefect import sweep
 from cloze.flows.run import server_addresses
-from cloze.flows.ui import dashboard, login, processes, state
+from cloze.flows.ui import dashboard, login, processes
 from cloze.flows.ui.service_process import ServiceProcess
 from cloze.flows.ui.services import (
     POOL,
@@ -54,7 +55,7 @@ class Supervisor:
         on_up: Callable[[dict[str, Any]], None],
     ) -> None:
         self.runs, self.page_port, self.report, self.on_up = runs, page_port, report, on_up
-        self.directory = state.directory(runs)
+        self.directory = server_addresses.directory(runs)
         ports = {service.name: service.port for service in services}
         self.login = login.create(self.directory)
         self.environment = environment(runs, ports["prefect"] or 0, self.login)
@@ -132,7 +133,7 @@ class Supervisor:
     def _write(self) -> None:
         content = self.describe()
         if repr(content) != self._written:
-            state.write(self.runs, content)
+            server_addresses.write(self.runs, content)
             self._written = repr(content)
 
     def _serve_page(self) -> None:
@@ -203,9 +204,7 @@ class Supervisor:
         self._until(lambda: not thread.is_alive(), seconds)
 
     def _until(self, done: Callable[[], bool], seconds: float) -> None:
-        deadline = time.monotonic() + seconds
-        while not done() and time.monotonic() < deadline and not self._hurry.is_set():
-            time.sleep(TICK_SECONDS / 2)
+        wait_until(lambda: done() or self._hurry.is_set(), seconds, TICK_SECONDS / 2)
 
 
 def _error_line(error: Exception) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from cloze.core.errors import DataError, StoppedError
 from cloze.flows.graph import stages
-from cloze.flows.run import endings, status_file
+from cloze.flows.run import status_file, status_writer
 
 FAULTS = [DataError("a.jsonl is damaged"), ValueError("odd"), OSError("no disk")]
 STOPS = [StoppedError("stopped at step 3"), KeyboardInterrupt(), SystemExit(143)]
@@ -19,9 +19,9 @@ STOPS = [StoppedError("stopped at step 3"), KeyboardInterrupt(), SystemExit(143)
 def test_the_final_state_is_that_of_the_cause(error: BaseException | None) -> None:
     is_stop = error in STOPS
     expected = status_file.CANCELLED if is_stop else status_file.FAILED
-    assert endings.final_state(error) == (status_file.FINISHED if error is None else expected)
+    assert status_writer.final_state(error) == (status_file.FINISHED if error is None else expected)
     if error is not None:
-        assert endings.is_stop(error) == is_stop
+        assert status_writer.is_stop(error) == is_stop
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_an_interrupted_node_says_what_it_had_begun(
     """What waited has begun nothing; of a training, the checkpoint is what counts."""
     monkeypatch.setattr(stages, "stage", lambda name: SimpleNamespace(parallel=is_parallel))
     node: Any = SimpleNamespace(node=SimpleNamespace(stage="toy"))
-    found = endings.message(KeyboardInterrupt(), None if is_parallel is None else node, state)
+    found = status_writer.message(KeyboardInterrupt(), None if is_parallel is None else node, state)
     if state in (status_file.QUEUED, status_file.WAITING):
         assert found == "stopped while it waited, before it started; run again"
     elif is_parallel:
@@ -44,6 +44,6 @@ def test_an_interrupted_node_says_what_it_had_begun(
 
 
 def test_an_error_is_its_own_message_and_none_has_none() -> None:
-    assert endings.message(None) is None
-    assert endings.message(DataError("a.jsonl is damaged")) == "a.jsonl is damaged"
-    assert "odd" in str(endings.message(ValueError("odd"), None, status_file.QUEUED))
+    assert status_writer.message(None) is None
+    assert status_writer.message(DataError("a.jsonl is damaged")) == "a.jsonl is damaged"
+    assert "odd" in str(status_writer.message(ValueError("odd"), None, status_file.QUEUED))

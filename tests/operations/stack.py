@@ -22,7 +22,7 @@ import pytest
 
 from tests.conftest import REPOSITORY
 
-STACK = REPOSITORY / "infra" / "stack.py"
+STACK = "tests.operations.local_stack"
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 PROGRAMS = ("redis-server", "setpriv", "java")
 PACKAGES = ("prefect_redis", "flask_wtf", "localbucket", "boto3", "psycopg2")
@@ -54,14 +54,14 @@ class LocalStack:
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("PREFECT", "MLFLOW"))}
         self.environment = {**inherited, **JAVA, "CLOZE_FLINK_CLASSPATH": flink_jar}
         packages = os.pathsep.join(
-            filter(None, [str(REPOSITORY / "src"), os.environ.get("PYTHONPATH")])
+            filter(None, [str(REPOSITORY / "src"), str(REPOSITORY), os.environ.get("PYTHONPATH")])
         )
         self.environment["PYTHONPATH"] = packages
 
     def command(self, *words: str, check: bool = True) -> str:
-        """A command of stack.py; what it printed."""
+        """A command of local_stack.py; what it printed."""
         done = subprocess.run(
-            [sys.executable, str(STACK), *words, "--dir", str(self.directory),
+            [sys.executable, "-m", STACK, *words, "--dir", str(self.directory),
                 "--profiles", self.profiles],
             env=self.environment, capture_output=True, text=True, check=False, timeout=900,
         )  # fmt: skip

@@ -142,10 +142,10 @@ def test_docker_compose_reads_what_the_stack_without_containers_reads(profiles: 
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    code = "import json, local_services as l, pathlib; s = l.LocalServices(pathlib.Path('x')).specs"
+    code = "import json, pathlib, tests.operations.local_services as l; s = l.LocalServices(pathlib.Path('x')).specs"
     specs = subprocess.run(
         [sys.executable, "-c", f"{code}; print(json.dumps(s))"], check=True,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(INFRA)}, capture_output=True, text=True,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True,
     )  # fmt: skip
     local = json.loads(specs.stdout)
     services = json.loads(done.stdout)["services"]
@@ -161,13 +161,13 @@ def test_docker_compose_reads_what_the_stack_without_containers_reads(profiles: 
 
 def test_processes_get_addresses_and_paths_of_this_machine(tmp_path: Path) -> None:
     """The stack without containers replaces names and paths in what it reads from compose.yaml."""
-    code = "import json, sys; from local_services import LEFT_OUT, LocalServices\n"
+    code = "import json, sys; from tests.operations.local_services import LEFT_OUT, LocalServices\n"
     code += "from pathlib import Path; s = LocalServices(Path(sys.argv[1]))\n"
     code += "n = set(s.of_profiles({'core', 'gpu', 'monitoring', 'tls'})) - {*LEFT_OUT}\n"
     code += "print(json.dumps([s.addresses, {i: [s.command(i), s.environment(i)] for i in n}]))"
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True,
-        env={**os.environ, "PYTHONPATH": str(INFRA)},
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )  # fmt: skip
     addresses, services = json.loads(done.stdout)
     assert len(set(addresses.values())) == len(SERVICES) - 2  # Beam's workers share a network
@@ -198,11 +198,12 @@ def test_up_starts_what_is_missing_and_failed_jobs_again() -> None:
     directory.chmod(0o711)
 
     def stack(*calls: str) -> subprocess.CompletedProcess[str]:
-        code = "import stack, sys, pathlib; d = pathlib.Path(sys.argv[1])\n"
+        code = "from tests.operations import local_stack as stack; import sys, pathlib\n"
+        code += "d = pathlib.Path(sys.argv[1])\n"
         code += "up = lambda *names: stack.Stack(d, list(names)).up()\n"
         return subprocess.run(
             [sys.executable, "-c", code + "\n".join(calls), str(directory)],
-            env={**os.environ, "PYTHONPATH": str(INFRA)}, capture_output=True, text=True,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True,
             check=False, timeout=120,
         )  # fmt: skip
 

@@ -37,10 +37,10 @@ WORKLOADS = {
 
 def compose() -> dict[str, dict[str, Any]]:
     """Services of compose.yaml with its defaults."""
-    code = "import json, local_services as l, pathlib; s = l.LocalServices(pathlib.Path('x')).specs"
+    code = "import json, pathlib, tests.operations.local_services as l; s = l.LocalServices(pathlib.Path('x')).specs"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; print(json.dumps(s))"], check=True,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(INFRA)}, capture_output=True, text=True,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY)}, capture_output=True, text=True,
     )  # fmt: skip
     services: dict[str, dict[str, Any]] = json.loads(done.stdout)
     return services

@@ -245,23 +245,22 @@ def test_backup_destroy_restore(stack: LocalStack, monkeypatch: pytest.MonkeyPat
 
 
 def test_doctor_names_what_is_down(stack: LocalStack) -> None:
-    """Redis is kept from starting; the service's name, its log and a remedy are told."""
+    """The store is kept from starting; its address and a remedy are told."""
     answer = stack.cloze("doctor", "--json", check=False)
     checks = {row["check"]: row for row in json.loads(answer.stdout.splitlines()[-1])["checks"]}
-    assert checks["redis"]["ok"]
     assert checks["AWS_ENDPOINT_URL"]["ok"]
-    data = stack.directory / "volumes" / "redis"
+    data = stack.directory / "volumes" / "store"
     data.rename(data.with_suffix(".away"))
     data.write_text("in the way")
     try:
-        stack.kill("redis")
-        stack.until(lambda: stack.services()["redis"]["restarts"] > 1)
+        stack.kill("store")
+        stack.until(lambda: stack.services()["store"]["restarts"] > 1)
         answer = stack.cloze("doctor", "--json", check=False)
         assert answer.returncode == 1
         checks = {row["check"]: row for row in json.loads(answer.stdout.splitlines()[-1])["checks"]}
-        assert not checks["redis"]["ok"]
-        assert "redis.log" in checks["redis"]["fix"]
+        assert not checks["AWS_ENDPOINT_URL"]["ok"]
+        assert "make up" in checks["AWS_ENDPOINT_URL"]["fix"]
     finally:
         data.unlink()
         data.with_suffix(".away").rename(data)
-    stack.wait_until_back("redis", 0)
+    stack.wait_until_back("store", 0)

@@ -27,7 +27,7 @@ import pytest
 
 from cloze.flows.run import server_addresses, status_file
 from cloze.flows.run.server_addresses import answers
-from cloze.flows.ui import processes, state
+from cloze.flows.ui import processes
 from cloze.flows.ui.services import is_free
 from tests.conftest import REPOSITORY
 from tests.flows.test_cli import cloze
@@ -91,7 +91,7 @@ def test_a_taken_port_is_one_sentence_before_anything_is_started(tmp_path: Path)
             )
             assert not list((tmp_path / "runs").rglob("*.log"))
             assert not list((tmp_path / "runs").rglob("prefect*"))
-    assert not state.is_running(tmp_path / "runs")
+    assert not server_addresses.is_running(tmp_path / "runs")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ui]:
     """It is up; afterwards it ends, and nothing of it is left."""
     place = tmp_path_factory.mktemp("ui")
     (place / "home").mkdir()
-    mark = {**os.environ, processes.MARK: str(state.directory(place / "runs"))}
+    mark = {**os.environ, processes.MARK: str(server_addresses.directory(place / "runs"))}
     toy = [sys.executable, "-m", "tests.flows.ui.toy", str(place / "left"), "serve"]
     left = subprocess.Popen(toy, cwd=REPOSITORY, env=mark)
     number(place / "left" / "server")

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cloze.core.processes import free_ports
-from cloze.flows.ui import processes, state
+from cloze.flows.run import server_addresses
+from cloze.flows.ui import processes
 from tests.flows.ui.waiting import until
 from tests.operations.api import log_in
 
@@ -68,7 +69,7 @@ def running_ui(place: Path, **environment: str) -> Iterator[dict[str, Any]]:
         yield addresses(ui, place)
         ui.send_signal(signal.SIGINT)
         assert ui.wait(120) == 0, (place / "ui.err").read_text()
-        assert processes.marked_processes(state.directory(place / "runs")) == []
+        assert processes.marked_processes(server_addresses.directory(place / "runs")) == []
     finally:
         end(ui, place)
 
@@ -82,7 +83,9 @@ def end(ui: subprocess.Popen[str], place: Path) -> None:
         ui.stdout.close()
     until(
         lambda: (
-            processes.end(processes.marked_processes(state.directory(place / "runs")), 0),
+            processes.end(
+                processes.marked_processes(server_addresses.directory(place / "runs")), 0
+            ),
             True,
         )[1]
     )

@@ -25,11 +25,14 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import click
+from rich.console import RenderableType
 
+from cloze.core import storage
 from cloze.core.humanize import format_metrics
+from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.flows.commands.base.options import (
     JSON_HELP,
     GroupedCommand,
@@ -40,11 +43,11 @@ from cloze.flows.commands.base.options import (
     emit,
 )
 from cloze.flows.commands.base.stage_command import OF_CONFIG
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from cloze.core.stages.stage import Reporter
+from cloze.flows.graph import stages
+from cloze.flows.graph.command import run_inference
+from cloze.flows.run.targets import resolve_path
+from cloze.flows.views import terminal
+from cloze.flows.views.live import StageDisplay
 
 Answer = Mapping[str, Any]  # `index`, and the fields of the command
 
@@ -142,9 +145,6 @@ class InferenceCommand(GroupedCommand):
         return super().get_params(ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
-        from cloze.flows.graph import stages
-        from cloze.flows.run.targets import resolve_path
-
         values = ctx.params
         request = Request(
             checkpoint=resolve_path(values.pop("checkpoint")),
@@ -173,8 +173,6 @@ class InferenceCommand(GroupedCommand):
             options: config values of the stage.
             fields: fields of every input.
         """
-        from cloze.flows.graph.command import run_inference
-
         with contextlib.ExitStack() as stack:
             values = {
                 **options,
@@ -218,8 +216,6 @@ class InferenceCommand(GroupedCommand):
             receive: called with each batch of predictions.
             finish: called with the summary; it completes the file and describes its content.
         """
-        from cloze.flows.graph.command import run_inference
-
         with (
             input_values(replace(request, out=None), self.field) as inputs,
             progress_line(self.stage) as report,
@@ -232,8 +228,6 @@ class InferenceCommand(GroupedCommand):
 
 def _announce(request: Request, summary: Mapping[str, Any], content: str) -> None:
     """Print what a file of answers contains; with `--json` the summary."""
-    from cloze.flows.views import terminal
-
     if request.as_json:
         emit({"out": request.out, **summary})
     else:
@@ -248,10 +242,6 @@ def progress_line(stage: str, hidden: bool = False) -> Iterator[Reporter]:
     Args:
         hidden: show nothing: the terminal gets the predictions.
     """
-    from cloze.core.stages.stage import NULL_REPORTER
-    from cloze.flows.views import terminal
-    from cloze.flows.views.live import StageDisplay
-
     screen = terminal.console()
     if hidden or screen.quiet or not screen.is_terminal or sys.stdout.isatty():
         yield NULL_REPORTER
@@ -263,8 +253,6 @@ def progress_line(stage: str, hidden: bool = False) -> Iterator[Reporter]:
 @contextlib.contextmanager
 def input_values(request: Request, field: str) -> Iterator[dict[str, Any]]:
     """Yield the config values that name the inputs."""
-    from cloze.core import storage
-
     if request.texts and request.file is not None:
         raise click.UsageError(
             f"--file ({request.file}) excludes texts on the command line ({len(request.texts)});"
@@ -316,8 +304,6 @@ def _stdin_pipe() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _output(request: Request) -> Iterator[IO[str]]:
-    from cloze.core import storage
-
     if request.out is None:
         yield sys.stdout
         return
@@ -339,8 +325,6 @@ def _write(target: IO[str], answers: Sequence[Answer]) -> None:
 
 
 def _show(show: Callable[[Answer], RenderableType], answers: Sequence[Answer]) -> None:
-    from cloze.flows.views import terminal
-
     out = terminal.output()
     for answer in answers:
         out.print(show(answer), markup=False)

@@ -8,12 +8,14 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from cloze.core import storage
 from cloze.core.errors import ClozeError, UsageError, error_class
+from cloze.core.processes import wait_until
 from cloze.flows.launch import cancel_requests, event_files
-from cloze.flows.launch.host_setup import run_command
+from cloze.flows.launch.host_setup import last_line, run_command
 from cloze.flows.launch.protocol import LaunchRequest, RankEvent
 
 POLL_SECONDS = (1.0, 15.0)  # poll interval of the queue: first and longest
@@ -316,17 +318,10 @@ class FollowedJob:
         when = "" if self._start is not None else " before it started"
         if self._end is not None:
             when = f" after it was requeued ({self._end['error']})"
+        said = f": {line}" if (line := last_line(Path(self._log))) else ""
         return ClozeError(
-            f"Slurm's job {self._job} {outcome}{when}{self._last_line()}; its output is in "
-            f"{self._log}"
+            f"Slurm's job {self._job} {outcome}{when}{said}; its output is in {self._log}"
         )
-
-    def _last_line(self) -> str:
-        """Return the last line of the job's output."""
-        lines = (
-            storage.read_text(self._log).strip().splitlines() if storage.exists(self._log) else []
-        )
-        return f": {lines[-1]}" if lines else ""
 
     def stop(self, grace: float) -> None:
         """See `protocol.RankGroup.stop`. A job that has reported its result ends by itself."""
@@ -335,13 +330,14 @@ class FollowedJob:
         self._stopping = True
         # prevents requeueing, and works even if this process dies
         cancel_requests.request_cancel(self._path)
-        self._poll(at_once=True)
-        may_save = grace > 0 and not self._status.queued
-        deadline = time.monotonic() + (grace + MARGIN_SECONDS if may_save else 0.0)
-        while time.monotonic() < deadline and not self._status.ended:
-            time.sleep(POLL_SECONDS[0])
+
+        def has_ended() -> bool:
             self._poll(at_once=True)
-        if not self._status.ended:
+            return self._status.ended
+
+        has_ended()
+        may_save = grace > 0 and not self._status.queued
+        if not wait_until(has_ended, grace + MARGIN_SECONDS if may_save else 0.0, POLL_SECONDS[0]):
             cancel(self._job)
         self._over = grace <= 0
 

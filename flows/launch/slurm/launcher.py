@@ -26,6 +26,7 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.artifacts.checkpoints import start_launch
 from cloze.core.errors import ClozeError, UsageError
+from cloze.core.processes import wait_until
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.launch import cancel_requests, event_files
@@ -241,15 +242,16 @@ def cancel(path: str, job: str, report: Callable[[str], None]) -> dict[str, Any]
     assert work is not None  # written before the job was submitted
     execution = Execution.model_validate(work["job"]["execution"])
     seconds = execution.scheduler_grace_seconds + MARGIN_SECONDS
-    deadline, is_killed = time.monotonic() + seconds, False
-    while not ((status := slurm_cli.job_status(job)) is not None and status.ended):
-        if time.monotonic() > deadline and is_killed:
+
+    def has_ended() -> bool:
+        status = slurm_cli.job_status(job)
+        return status is not None and status.ended
+
+    if not wait_until(has_ended, seconds, slurm_cli.POLL_SECONDS[0]):
+        report(f"it did not end in {seconds:.0f} s; scancel ends it")
+        slurm_cli.cancel(job)
+        if not wait_until(has_ended, seconds, slurm_cli.POLL_SECONDS[0]):
             raise ClozeError(f"Slurm's job {job} does not end; look at it with `squeue -j {job}`")
-        if time.monotonic() > deadline:
-            report(f"it did not end in {seconds:.0f} s; scancel ends it")
-            slurm_cli.cancel(job)
-            deadline, is_killed = time.monotonic() + seconds, True
-        time.sleep(slurm_cli.POLL_SECONDS[0])
     return cancel_result(path)
 
 

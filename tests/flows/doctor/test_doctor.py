@@ -19,9 +19,9 @@ from cloze.core.processes import PARENT_PID
 from cloze.flows.cli import main
 from cloze.flows.doctor import machine, runs
 from cloze.flows.doctor.machine import Finding, run_check
-from cloze.flows.run import status_file
+from cloze.flows.run import server_addresses, status_file
 from cloze.flows.tracking.spool_state import add_dead_letter, count_dead_letters
-from cloze.flows.ui import processes, state
+from cloze.flows.ui import processes
 from tests.conftest import REPOSITORY
 from tests.flows.ui.waiting import is_gone, number
 
@@ -223,7 +223,7 @@ def test_an_orphan_is_found_and_ended_and_others_are_left_alone(
         "-c",
         f"{' '.join(toy)} {tmp_path}/left serve > /dev/null 2>&1 &",
     ]  # of nobody here
-    mark = {**os.environ, processes.MARK: str(state.directory(place).resolve())}
+    mark = {**os.environ, processes.MARK: str(server_addresses.directory(place).resolve())}
     subprocess.run(shell, cwd=REPOSITORY, env=mark, check=True)
     try:
         orphan, child, stranger, left = (
@@ -235,7 +235,7 @@ def test_an_orphan_is_found_and_ended_and_others_are_left_alone(
             return mine.intersection(int(finding.observed.split()[1]) for finding in runs.orphans())
 
         assert found() == {orphan, left}
-        with lock.locked(str(state.directory(place))):  # the supervisor lives
+        with lock.locked(str(server_addresses.directory(place))):  # the supervisor lives
             assert found() == {orphan}
         # Only these are ended: other tests of this machine may have orphans of their own just now.
         for finding in runs.orphans():
@@ -287,25 +287,6 @@ def test_servers_that_do_not_answer_are_told_without_their_passwords(
     assert wrong[1].observed == "http://127.0.0.1:9 does not answer"
 
 
-def test_a_part_of_the_stack_that_is_down_is_named_with_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(runs.STACK, raising=False)
-    assert not list(runs.stack())
-    monkeypatch.setenv(runs.STACK, str(tmp_path))
-    (nothing,) = runs.stack()
-    assert not nothing.ok
-    assert f"up --dir {tmp_path}" in nothing.fix
-    services = {
-        name: {"state": state, "restarts": restarts, "log": f"{tmp_path}/logs/{name}.log"}
-        for name, state, restarts in (("redis", "restarting", 3), ("mlflow", "healthy", 0))
-    }
-    (tmp_path / "state.json").write_text(json.dumps({"pid": 1, "services": services}))
-    redis, mlflow = runs.stack()
-    assert (redis.ok, mlflow.ok) == (False, True)
-    assert f"{tmp_path}/logs/redis.log" in redis.fix
-
-
 def test_a_server_that_restarts_again_and_again_is_told_with_its_log(place: Path) -> None:
     service = {
         "title": "MLflow",
@@ -314,8 +295,8 @@ def test_a_server_that_restarts_again_and_again_is_told_with_its_log(place: Path
         "last": "ended with exit code 1 (no)",
         "log": "/x/mlflow.log",
     }
-    with lock.locked(str(state.directory(place))):
-        state.write(
+    with lock.locked(str(server_addresses.directory(place))):
+        server_addresses.write(
             place,
             {
                 "pid": 7,

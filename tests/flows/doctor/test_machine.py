@@ -277,30 +277,6 @@ def test_free_disk(
     assert rows(machine.disk) == [wanted]
 
 
-def test_the_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv(runs.STACK, raising=False)
-    assert rows(runs.stack) == []
-    monkeypatch.setenv(runs.STACK, str(tmp_path))
-    assert rows(runs.stack) == [
-        bad("stack", f"nothing runs in {tmp_path}", f"python infra/stack.py up --dir {tmp_path}")
-    ]
-    services = {
-        name: {"state": name, "restarts": number, "log": f"{name}.log"}
-        for number, name in enumerate(("healthy", "starting", "done", "down"))
-    }
-    (tmp_path / "state.json").write_text(json.dumps({"services": services}))
-    fix = (
-        f"the stack starts it again; if it stays down, read down.log, remove the cause, then python "
-        f"infra/stack.py down --dir {tmp_path}, and up"
-    )
-    assert rows(runs.stack) == [
-        good("healthy", "healthy"),
-        good("starting", "starting, restarted 1 times"),
-        good("done", "done, restarted 2 times"),
-        bad("down", "down, restarted 3 times", fix),
-    ]
-
-
 def test_servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in runs.SERVERS:
         monkeypatch.delenv(name, raising=False)
@@ -317,7 +293,7 @@ def test_servers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "s3:9000")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "sqlite")
     fix = (
-        "start that server (a team's with `make up` or infra/stack.py, one here with `cloze ui`), or unset "
+        "start that server (a team's with `make up`, one here with `cloze ui`), or unset "
         "PREFECT_API_URL"
     )
     address = bad(

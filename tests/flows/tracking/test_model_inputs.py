@@ -19,7 +19,7 @@ import pandas
 import pytest
 
 from cloze.core.errors import UsageError
-from cloze.flows.tracking import served_columns
+from cloze.flows.tracking import models
 from cloze.flows.tracking.mlflow_writer import Registry
 from cloze.labs.serving.classify import TextClassificationPipeline
 from cloze.model.pyfunc import _load_pyfunc
@@ -129,7 +129,7 @@ def test_a_multi_label_model_returns_all_that_it_predicts(tmp_path: Path) -> Non
         assert row["labels"] == [own["label"] for own in ranked if own["score"] > 0.5]
         assert (row["label"], row["score"]) == (ranked[0]["label"], ranked[0]["score"])
     assert {label for row in found["labels"] for label in row} <= {*names}
-    assert served_columns.served_by({"heads": {"classifier": {}}, "task": task}) == TableColumns(
+    assert models.served_by({"heads": {"classifier": {}}, "task": task}) == TableColumns(
         "labels:string label:string score:double"
     )
 

@@ -19,7 +19,7 @@ import uvicorn
 from cloze.core.artifacts import lock
 from cloze.flows.machine import slots
 from cloze.flows.nightly.journal import Champion, Journal
-from cloze.flows.ui import state
+from cloze.flows.run import server_addresses
 from cloze.flows.ui.dashboard import application
 
 EVIL = '<script>alert("x")</script>'
@@ -240,8 +240,8 @@ def test_servers_and_the_links_to_them_are_shown(site: Site) -> None:
         "restarts": 5, "last": "ended"},
     }  # fmt: skip
     addresses = {"mlflow": "http://127.0.0.1:5001", "prefect": "http://127.0.0.1:4201"}
-    with lock.locked(str(state.directory(site.runs))):
-        state.write(site.runs, {"state": "up", **addresses, "services": services})
+    with lock.locked(str(server_addresses.directory(site.runs))):
+        server_addresses.write(site.runs, {"state": "up", **addresses, "services": services})
         _, _, page = site.get("/")
     runs_of_mlflow = "http://127.0.0.1:5001/#/experiments?workflowType=machine_learning"
     assert page.count(f'<a href="{runs_of_mlflow}">MLflow</a>') == 2
@@ -257,8 +257,8 @@ def test_each_link_to_a_server_with_a_login_logs_the_browser_in(site: Site) -> N
     row = {"state": "up", "since": time.time(), "restarts": 0, "last": ""}
     services = {"prefect": {**row, "title": "Prefect", "address": "http://127.0.0.1:4201"}}
     addresses = {"mlflow": None, "prefect": "http://127.0.0.1:4201", "login": "runs/.servers/login"}
-    with lock.locked(str(state.directory(site.runs))):
-        state.write(site.runs, {"state": "up", **addresses, "services": services})
+    with lock.locked(str(server_addresses.directory(site.runs))):
+        server_addresses.write(site.runs, {"state": "up", **addresses, "services": services})
         _, _, page = site.get("/")
     links = re.findall(r'<a href="([^"]*)">Prefect</a>', page)
     assert links == ["http://127.0.0.1:4201/cloze-login?next=/"] * 2

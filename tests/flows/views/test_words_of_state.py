@@ -13,7 +13,7 @@ from rich.console import Console
 
 from cloze.core.humanize import agree, an
 from cloze.flows.graph import stages
-from cloze.flows.run import endings, status_file, status_writer
+from cloze.flows.run import status_file, status_writer
 from cloze.flows.run.session import RunParameters, RunSession
 from cloze.flows.run.status_file import RETRYING, RUNNING, STOPPED
 from cloze.flows.views import run_tables, terminal
@@ -42,11 +42,11 @@ def test_a_stopped_or_failed_node_says_how_far_it_came_and_no_reason_to_run(tmp_
 def test_a_node_that_was_stopped_in_a_queue_waits_for_nothing(tmp_path: Path) -> None:
     record = begun(tmp_path, "a")
     record.node("a", status_file.QUEUED, why="waits for a slot: CPU 0 is held by demo")
-    error = endings.message(KeyboardInterrupt(), step("a"), status_file.QUEUED)
+    error = status_writer.message(KeyboardInterrupt(), step("a"), status_file.QUEUED)
     assert error == "stopped while it waited, before it started; run again"
     record.node("a", STOPPED, error=error)
     assert "waits for a slot" not in shown(record)
-    assert endings.message(KeyboardInterrupt(), step("a"), RUNNING) == (
+    assert status_writer.message(KeyboardInterrupt(), step("a"), RUNNING) == (
         "stopped before the first checkpoint; run again"
     )
 

@@ -13,7 +13,7 @@ import pytest
 from cloze.core.errors import UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
-from cloze.flows.tracking.served_columns import served_by, why_not_served
+from cloze.flows.tracking.models import served_by, why_not_served
 from cloze.labs.serving import verbs, worker
 from cloze.model import checkpoint, pyfunc
 from cloze.model.checkpoint import CONFIG

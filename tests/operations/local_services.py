@@ -8,12 +8,9 @@ below DIR in place of its paths. `LocalServices.translate` replaces names and pa
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
 import os
 import re
-import secrets
 import shutil
 import subprocess
 import sys
@@ -22,7 +19,8 @@ from typing import Any
 
 import yaml
 
-INFRA = Path(__file__).resolve().parent
+REPOSITORY = Path(__file__).resolve().parents[2]
+INFRA = REPOSITORY / "infra"
 ENTRYPOINT = INFRA / "images" / "entrypoint.sh"
 MARK = "CLOZE_STACK_SERVICE"  # DIR:NAME, inherited by all descendants of a service
 # prefixes of variables that services do not inherit from the shell
@@ -120,7 +118,7 @@ class LocalServices:
                 return ["sh", str(ENTRYPOINT), sys.executable, *program]
             case "seaweedfs":  # another S3 server on a directory; it asks for no key
                 data = str(self.directory / "volumes" / "store")
-                program = [sys.executable, str(INFRA / "local_store.py"), data]
+                program = [sys.executable, str(REPOSITORY / "tests" / "local_store.py"), data]
                 return [*program, self.addresses[name], STORE_PORT]
             case "flink":
                 return [f"{flink_home()}/bin/{words[0]}.sh", "start-foreground"]
@@ -150,7 +148,7 @@ class LocalServices:
         return {
             **inherited,
             "PATH": ":".join([*postgres, inherited["PATH"], "/usr/sbin"]),
-            "PYTHONPATH": f"{INFRA.parent / 'src'}:{inherited.get('PYTHONPATH', '')}",
+            "PYTHONPATH": f"{REPOSITORY / 'src'}:{inherited.get('PYTHONPATH', '')}",
             "SECRETS_DIR": str(self.directory / "secrets" / name),
             MARK: f"{self.directory}:{name}",
             **{key: self.translate(str(value), name) for key, value in own.items()},
@@ -219,29 +217,6 @@ class LocalServices:
             f"{environment.get('JVM_ARGS', '')} -Djdk.net.hosts.file={directory}/hosts"
         )
 
-    def make_secrets(self) -> None:
-        """Make the secrets that are missing, in a directory that only their owner may enter.
-
-        The files themselves are readable, since containers read them as another user.
-        """
-        directory = self.directory / "secrets"
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-
-        def write(name: str, text: str) -> None:
-            with (
-                contextlib.suppress(FileExistsError),
-                open(directory / name, "x", opener=lambda p, flags: os.open(p, flags, 0o644)) as f,
-            ):
-                f.write(text)
-
-        passwords = [f"{name}_password" for name in ("postgres", "prefect", "mlflow", "grafana")]
-        for name in (*passwords, "store_secret_key", "pool_secret"):
-            write(name, secrets.token_hex(16))
-        key = {"accessKey": "cloze", "secretKey": (directory / "store_secret_key").read_text()}
-        actions = ["Admin", "Read", "Write", "List", "Tagging"]
-        identity = {"name": "cloze", "credentials": [key], "actions": actions}
-        write("store_config", json.dumps({"identities": [identity]}))
-
     def write_env(self) -> None:
         """Write `env.sh`: addresses and logins for a shell."""
         environment = self.environment("tools")
@@ -251,7 +226,7 @@ class LocalServices:
             f"export {n}='{environment[n]}'" for n in names if n not in ("HOME", "PREFECT_HOME")
         ]
         logins = ENTRYPOINT.read_text().partition("set -eu\n")[2].rpartition("exec ")[0]
-        text = "\n".join([f"export CLOZE_STACK='{self.directory}'", *lines, logins])
+        text = "\n".join([*lines, logins])
         (self.directory / "env.sh").write_text(text)
 
 

@@ -1,7 +1,7 @@
-"""The services of compose.yaml as processes of this machine: for tests, and without containers.
+"""The services of compose.yaml as processes of this machine, for tests without containers.
 
-    python infra/stack.py up|down|status [--dir DIR] [--profiles core,data]
-    python infra/stack.py logs SERVICE | backup TARGET | restore SOURCE | secrets  [--dir DIR]
+    python -m tests.operations.local_stack up|down|status [--dir DIR] [--profiles core,data]
+    python -m tests.operations.local_stack backup TARGET | restore SOURCE  [--dir DIR]
 
 Commands, environments, health checks, start order and restarts are those of compose.yaml. What its
 images bring must be installed: PostgreSQL and Redis (Debian: postgresql, redis-server), Java for
@@ -31,8 +31,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from local_services import LEFT_OUT, MARK, LocalServices, guarded
 
+from infra.make_secrets import make_secrets
+from tests.operations.local_services import LEFT_OUT, MARK, LocalServices, guarded
+
+MODULE = "tests.operations.local_stack"
 START_SECONDS, STOP_SECONDS, TICK_SECONDS, LONGEST_PAUSE = 400.0, 120.0, 0.2, 30.0
 
 
@@ -235,7 +238,7 @@ class Stack:
         """
         for name in ("logs", "volumes"):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
-        self.services.make_secrets()
+        make_secrets(self.directory / "secrets")
         self.services.write_env()
         supervisor, running = None, self.state().get("services", {})
         if not set(self.names) <= set(running) or _failed(running):
@@ -243,7 +246,7 @@ class Stack:
             self.names = list(dict.fromkeys((*running, *self.names)))
             with (self.directory / "logs" / "supervisor.log").open("ab") as log:
                 supervisor = subprocess.Popen(
-                    [sys.executable, __file__, "run", *self.names, "--dir", str(self.directory)],
+                    [sys.executable, "-m", MODULE, "run", *self.names, "--dir", str(self.directory)],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 )  # fmt: skip
         deadline = time.monotonic() + START_SECONDS
@@ -311,7 +314,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    words = ["up", "down", "status", "logs", "backup", "restore", "secrets", "run"]
+    words = ["up", "down", "status", "backup", "restore", "run"]
     parser.add_argument("command", choices=words)
     parser.add_argument("arguments", nargs="*")
     parser.add_argument("--dir", type=Path, default=Path("stack"))
@@ -323,15 +326,10 @@ def main() -> None:
     match options.command:
         case "up" | "down" | "status":
             getattr(stack, options.command)()
-        case "logs":
-            (name,) = options.arguments
-            os.execvp("tail", ["tail", "-n", "200", "-F", str(directory / "logs" / f"{name}.log")])
         case "backup":
             stack.admin("backup", str(Path(options.arguments[0]).resolve()))
         case "restore":
             stack.restore(str(Path(options.arguments[0]).resolve()))
-        case "secrets":
-            stack.services.make_secrets()
         case "run":  # the supervisor, which `up` starts
             Supervisor(stack.services, options.arguments).run()
 

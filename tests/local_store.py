@@ -1,4 +1,4 @@
-"""`python local_store.py DIRECTORY ADDRESS PORT`: an S3 server on a directory, for stack.py only.
+"""`python local_store.py DIRECTORY ADDRESS PORT`: an S3 server on a directory, for tests.
 
 localbucket 1.2.1, and the one request of S3 clients that it lacks: DeleteObjects. It asks for no
 key, so it must listen on loopback.
