@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cloze.core import storage
-from cloze.core.stages.execute import BuildResult
 from cloze.flows.commands.base.field_options import Count, NameOf
 from cloze.flows.commands.base.inference_command import Answer, InferenceCommand
 from cloze.flows.commands.base.options import (
@@ -20,7 +18,9 @@ from cloze.flows.commands.base.options import (
     weights,
 )
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
-from cloze.flows.views import terminal
+
+if TYPE_CHECKING:
+    from cloze.core.stages.execute import BuildResult
 
 CORPUS = ("--corpus", "Corpus artifact, for tasks that are built from one.")
 
@@ -132,6 +132,8 @@ def evaluate(arguments: StageArguments, predictions: str | None) -> None:
     """Score a fine-tuned checkpoint on labelled data."""
 
     def copy_predictions(result: BuildResult) -> dict[str, Any]:
+        from cloze.core import storage
+
         if predictions is None:
             return {}
         path = storage.join(result.artifact, str(result.manifest.summary["predictions"]))
@@ -160,6 +162,8 @@ def score_pairs(arguments: StageArguments) -> None:
 
 def _show_phenomena(result: BuildResult) -> dict[str, Any]:
     """Print the accuracy of each phenomenon, lowest first."""
+    from cloze.flows.views import terminal
+
     table = terminal.table_of(("accuracy", "phenomenon"), right=("accuracy",))
     by_phenomenon = result.manifest.summary["metrics"]["by_phenomenon"]
     for name, value in sorted(by_phenomenon.items(), key=lambda item: float(item[1])):

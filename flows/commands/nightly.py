@@ -7,23 +7,16 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.markup import escape
-from rich.table import Table
 
 from cloze.core.errors import UsageError
-from cloze.core.humanize import format_duration, format_number
 from cloze.flows.commands.base.options import emit, json_option
 from cloze.flows.commands.run import complete_config, set_option
 from cloze.flows.commands.services import lineage_tree, print_tree
-from cloze.flows.graph import plan
-from cloze.flows.graph.schedule import combine_errors, describe_error
-from cloze.flows.nightly import journal as journals
-from cloze.flows.nightly.journal import Champion, Journal, champion_path
-from cloze.flows.run.targets import resolve_path
-from cloze.flows.tracking.models import registered_name
-from cloze.flows.views import terminal
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cloze.flows.nightly.journal import Champion, Journal
     from cloze.flows.nightly.result import NightlyResult
 
 
@@ -48,6 +41,7 @@ def nightly(
     Also draws the trend page. CONFIG is a YAML file with a section night, or the config of any run.
     Default: the built-in suite.
     """
+    from cloze.flows.graph.schedule import combine_errors, describe_error
     from cloze.flows.nightly import nightly_run, suite
 
     evaluations = suite.load(config, overrides)
@@ -71,6 +65,9 @@ def nightly(
 
 
 def _show_preview(preview: dict[str, Any]) -> None:
+    from cloze.core.humanize import format_duration
+    from cloze.flows.views import terminal
+
     out = terminal.output()
     current = preview["champion"]
     name = f"{current['run']} step {current['step']:,}" if current else "none yet"
@@ -99,6 +96,10 @@ def _show_preview(preview: dict[str, Any]) -> None:
 
 
 def _show_result(result: NightlyResult) -> None:
+    from rich.markup import escape
+
+    from cloze.flows.views import terminal
+
     out = terminal.console()
     if result.evaluated:
         out.print()
@@ -115,6 +116,9 @@ def _show_result(result: NightlyResult) -> None:
 
 def _score_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of the scores of evaluated checkpoints, in hundredths."""
+    from cloze.core.humanize import format_number
+    from cloze.flows.views import terminal
+
     tasks = list(dict.fromkeys(task for row in rows for task in row["scores"]))
     columns = ("step", *tasks, "perplexity")
     table = terminal.table_of(("checkpoint", *columns), right=columns)
@@ -145,6 +149,11 @@ def champion(rollback: bool, promote: str | None, reason: str | None, as_json: b
 
     The lineage leads back to the source files.
     """
+    from cloze.flows.graph import plan
+    from cloze.flows.nightly import journal as journals
+    from cloze.flows.run.targets import resolve_path
+    from cloze.flows.views import terminal
+
     journal = journals.Journal(plan.runs_directory())
     if rollback and promote:
         raise UsageError("--promote and --rollback exclude each other; give one of them")
@@ -165,6 +174,9 @@ def champion(rollback: bool, promote: str | None, reason: str | None, as_json: b
 
 
 def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:
+    from cloze.flows.nightly.journal import champion_path
+    from cloze.flows.tracking.models import registered_name
+
     changes = journal.changes()
     history = [
         {

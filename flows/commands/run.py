@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.markup import escape
 
-from cloze.core import storage
-from cloze.core.stages.execute import BuildResult
 from cloze.flows.commands.base.options import Command, complete_from, emit, json_option
 from cloze.flows.commands.base.stage_command import parse_overrides
-from cloze.flows.graph import config as configs
-from cloze.flows.graph import estimate, schedule
-from cloze.flows.graph.config import preset_names
-from cloze.flows.graph.plan import result_json, runs_directory
-from cloze.flows.run import server_addresses
-from cloze.flows.run.session import RunParameters, RunSession, run_plain
-from cloze.flows.views import run_tables, terminal
-from cloze.flows.views.run_tables import left_out_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cloze.core.stages.execute import BuildResult
+    from cloze.flows.run.session import RunSession
 
 
 def _preset_names(ctx: click.Context) -> list[str]:
+    from cloze.flows.graph.config import preset_names
+
     del ctx
     return preset_names()
 
@@ -34,6 +32,8 @@ complete_config = complete_from(_preset_names, "file")  # presets and YAML files
 
 def _node_names(ctx: click.Context) -> list[str]:
     """Return the nodes and sections of the config on the command line."""
+    from cloze.flows.graph import config as configs
+
     nodes = configs.load(ctx.params["config"], ctx.params.get("overrides")).nodes
     return sorted({*nodes, *(node.section for node in nodes.values())})
 
@@ -84,6 +84,8 @@ def _node_option(flag: str, name: str, text: str) -> Callable[[Command], Command
 
 def plan_run(options: Mapping[str, Any]) -> RunSession:
     """Plan a run, given the values of `run_options` without `--json`."""
+    from cloze.flows.run.session import RunParameters, RunSession
+
     return RunSession(RunParameters.model_validate(options))
 
 
@@ -129,6 +131,9 @@ def plan(as_json: bool, **options: Any) -> None:
 
 def show_plan(session: RunSession, as_json: bool) -> None:
     """Print which nodes would run, why, and at what cost."""
+    from cloze.flows.graph import estimate
+    from cloze.flows.views import run_tables, terminal
+
     estimates, left_out = session.estimates, session.config.left_out
     total = estimate.parallel_seconds(session.steps, estimates)
     if not as_json:
@@ -156,6 +161,9 @@ def start(session: RunSession, *, prefect: bool | None, as_json: bool) -> None:
         prefect: run as a Prefect flow; None: only if a known server responds.
         as_json: print one JSON object on standard output.
     """
+    from cloze.flows.graph.plan import result_json
+    from cloze.flows.run.session import run_plain
+
     if session.nothing_to_do or not _with_prefect(session, prefect):
         results = run_plain(session)
         if all(result.cached for result in results.values()):
@@ -174,6 +182,10 @@ def start(session: RunSession, *, prefect: bool | None, as_json: bool) -> None:
 
 def _show_results(session: RunSession, results: Mapping[str, BuildResult]) -> None:
     """Print the table of results, the tables in their summaries, and the paths of reports."""
+    from cloze.core import storage
+    from cloze.flows.views import terminal
+    from cloze.flows.views.run_tables import left_out_lines
+
     screen, summaries = session.screen, [result.manifest.summary for result in results.values()]
     sections = {step.name: step.node.section for step in session.steps}
     screen.print()
@@ -193,6 +205,9 @@ def _show_results(session: RunSession, results: Mapping[str, BuildResult]) -> No
 
 def _with_prefect(session: RunSession, requested: bool | None) -> bool:
     """Decide whether to run as a Prefect flow, and export the API of the server to use."""
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.run import server_addresses
+
     if requested is False:
         return False
     api = server_addresses.api(runs_directory())
@@ -212,7 +227,9 @@ def run_with_prefect(session: RunSession) -> Mapping[str, BuildResult]:
 
     Errors of stages are raised as they are, and so is any error that is not about the server.
     """
+    from cloze.flows.graph import schedule
     from cloze.flows.prefect.environment import prepare_prefect
+    from cloze.flows.run.session import run_plain
 
     prepare_prefect()
     if "PREFECT_API_URL" not in os.environ:

@@ -4,19 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.core import storage
-from cloze.core.artifacts import artifact, claim
-from cloze.core.artifacts.lineage import containing_artifact
-from cloze.core.errors import DataError, UsageError
-from cloze.core.humanize import format_number
-from cloze.core.records import read_record
-from cloze.core.secrets import REDACTED, redact
-from cloze.core.stages.execution import without_other_launchers
-from cloze.core.stages.worker import JOB, LOGS, Job, local_directory
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
 from cloze.flows.commands.base.stage_command import (
     OF_EXECUTION,
@@ -24,17 +15,10 @@ from cloze.flows.commands.base.stage_command import (
     parallel_fields,
     run_stage,
 )
-from cloze.flows.commands.run import PREFECT, start
-from cloze.flows.graph import config as configs
-from cloze.flows.graph import stages
-from cloze.flows.graph.config import NAME, RunConfig
-from cloze.flows.graph.plan import runs_directory
-from cloze.flows.launch import cancel_requests, coordinator
-from cloze.flows.run import cancellation, status_file, targets
-from cloze.flows.run.node_reporter import StartedNodes
-from cloze.flows.run.session import RunParameters, RunSession
-from cloze.flows.views import run_tables, terminal
-from cloze.flows.views.live import training_line
+from cloze.flows.commands.run import PREFECT
+
+if TYPE_CHECKING:
+    from cloze.flows.run.session import RunParameters
 
 METRICS_LOG = "metrics.jsonl"  # in a training's artifact: one line per log entry
 METRIC_LINES = 10  # maximum number of log entries shown by `cloze logs`
@@ -50,6 +34,11 @@ def status(target: str | None, as_json: bool) -> None:
     Runs and the artifacts that commands make are in ./runs, or in $CLOZE_RUNS_DIR. TARGET is a
     run, a node, or the directory of an artifact.
     """
+    from cloze.core.artifacts.lineage import containing_artifact
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.run import status_file, targets
+    from cloze.flows.views import run_tables, terminal
+
     runs, out = runs_directory(), terminal.output()
     if target is not None:
         resolved = targets.resolve(target)
@@ -94,6 +83,9 @@ def logs(target: str, lines: int, as_json: bool) -> None:
     TARGET is a run, a node (RUN/NODE, such as sample/finetune@sst2-1), a stage, or the directory of
     an artifact. Of several artifacts, the one with the newest log is shown.
     """
+    from cloze.core import storage
+    from cloze.core.stages.worker import LOGS, local_directory
+
     path = _newest_logs(target)
     log_files = sorted((local_directory(path) / LOGS).glob("*.log"))
     ends = {log: _end(str(log), lines) for log in log_files}
@@ -101,7 +93,7 @@ def logs(target: str, lines: int, as_json: bool) -> None:
     metrics = _end(metrics_file, min(lines, METRIC_LINES)) if storage.exists(metrics_file) else []
     if as_json:
         files = [{"file": str(log), "lines": end} for log, end in ends.items()]
-        emit({"logs": files, "metrics": list(filter(None, map(read_record, metrics)))})
+        emit({"logs": files, "metrics": list(filter(None, map(_values, metrics)))})
         return
     for log, end in ends.items():
         click.echo("\n".join([f"==> {log} <==", *end]))
@@ -111,6 +103,11 @@ def logs(target: str, lines: int, as_json: bool) -> None:
 
 def _newest_logs(text: str) -> str:
     """Return the artifact with the newest log, of those that a TARGET names."""
+    from cloze.core.artifacts.lineage import containing_artifact
+    from cloze.core.errors import DataError
+    from cloze.core.stages.worker import LOGS, local_directory
+    from cloze.flows.run import targets
+
     mtimes = [
         (log.stat().st_mtime_ns, path)
         for path in map(containing_artifact, targets.resolve(text, in_any_run=True).paths)
@@ -122,12 +119,24 @@ def _newest_logs(text: str) -> str:
 
 
 def _end(path: str, lines: int) -> list[str]:
+    from cloze.core import storage
+
     return storage.read_at_once(path).decode(errors="replace").splitlines()[-lines:]
+
+
+def _values(line: str) -> dict[str, Any] | None:
+    """Return the metrics of a line; None for an incomplete line."""
+    from cloze.core.records import read_record
+
+    return read_record(line)
 
 
 def _format_metrics(line: str) -> str:
     """Return a line of metrics in readable form."""
-    values = read_record(line)
+    from cloze.core.humanize import format_number
+    from cloze.flows.views.live import training_line
+
+    values = _values(line)
     if values is None:
         return line
     numbers = {name: values[name] for name in values if name not in ("step", "time")}
@@ -145,6 +154,9 @@ def cancel(target: str, as_json: bool) -> None:
     or a node, started by any launcher on any machine. `cloze resume TARGET` continues a run or a
     training; the same command again continues any other stage.
     """
+    from cloze.core.artifacts.lineage import containing_artifact
+    from cloze.flows.run import targets
+
     resolved = targets.resolve(target)
     if resolved.is_run:
         _cancel_run(resolved.run, as_json, f"Continue with `cloze resume {resolved.run}`.")
@@ -153,6 +165,10 @@ def cancel(target: str, as_json: bool) -> None:
 
 
 def _cancel_artifact(path: str, as_json: bool) -> None:
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.launch import cancel_requests, coordinator
+    from cloze.flows.run import status_file
+
     record = status_file.newest(status_file.directory_of(runs_directory(), path))
     launch = coordinator.unattended(path)
     is_queued = record is not None and record["state"] == status_file.RUNNING and launch is None
@@ -168,6 +184,9 @@ def _cancel_artifact(path: str, as_json: bool) -> None:
 
 
 def _how_to_continue(path: str) -> str:
+    from cloze.core import storage
+    from cloze.core.stages.worker import JOB, LOGS, Job
+
     job_file = storage.join(path, LOGS, JOB)
     if storage.exists(job_file) and Job.read(job_file).stage in TRAININGS:
         return f"Continue with `cloze resume {path}`."
@@ -175,6 +194,9 @@ def _how_to_continue(path: str) -> str:
 
 
 def _cancel_run(name: str, as_json: bool, remedy: str) -> None:
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.run import cancellation, status_file
+
     record = cancellation.cancel(runs_directory(), name, _note)
     nodes, stop_states = record["nodes"], (status_file.STOPPED, status_file.CRASHED)
     stopped = [node for node in nodes if nodes[node]["state"] in stop_states]
@@ -186,6 +208,8 @@ def _cancel_run(name: str, as_json: bool, remedy: str) -> None:
 
 def _note(text: str) -> None:
     """Print a message about progress."""
+    from cloze.flows.views import terminal
+
     terminal.console().print(text, markup=False, soft_wrap=True)
 
 
@@ -217,6 +241,9 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
     recorded settings of all nodes; --processes without --launcher, --hostfile or --nodes means this
     machine alone.
     """
+    from cloze.core.artifacts.lineage import containing_artifact
+    from cloze.flows.run import targets
+
     changes = {
         name.removeprefix(OF_EXECUTION): value
         for name, value in options.items()
@@ -232,6 +259,15 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
 
 
 def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_json: bool) -> None:
+    from cloze.core.errors import DataError
+    from cloze.core.stages.execution import without_other_launchers
+    from cloze.flows.commands.run import start
+    from cloze.flows.graph.config import NAME, RunConfig
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.run import status_file
+    from cloze.flows.run.node_reporter import StartedNodes
+    from cloze.flows.run.session import RunParameters, RunSession
+
     record, started = status_file.read(runs_directory(), name), StartedNodes()
     if record["state"] == status_file.UNREADABLE:
         raise DataError(f"run {name}: {record['error']}")
@@ -251,6 +287,8 @@ def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_
 
 def _with_run_changes(section: Any, changes: Mapping[str, Any]) -> Any:
     """Return a section whose own execution settings leave those in `changes` to the run's."""
+    from cloze.core.stages.execution import without_other_launchers
+
     run = section.get("run") if isinstance(section, Mapping) else None
     if not isinstance(run, Mapping):
         return section
@@ -266,6 +304,10 @@ def _with_secrets(
     Raises:
         UsageError: the source has changed or lacks the secrets.
     """
+    from cloze.core.errors import UsageError
+    from cloze.core.secrets import REDACTED, redact
+    from cloze.flows.graph import config as configs
+
     recorded_json = json.dumps(recorded)
     if REDACTED not in recorded_json:
         return recorded
@@ -281,6 +323,13 @@ def _with_secrets(
 
 
 def _resume_training(path: str, changes: Mapping[str, Any], as_json: bool) -> None:
+    from cloze.core import storage
+    from cloze.core.artifacts import artifact, claim
+    from cloze.core.errors import DataError
+    from cloze.core.stages.execution import without_other_launchers
+    from cloze.core.stages.worker import JOB, LOGS, Job
+    from cloze.flows.graph import stages
+
     job_file = storage.join(path, LOGS, JOB)
     job = Job.read(job_file) if storage.exists(job_file) else None
     manifest = artifact.find_manifest(path)

@@ -11,20 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.core import processes, storage
-from cloze.core.artifacts import artifact, claim, fingerprints
-from cloze.core.artifacts.artifact import Verification
-from cloze.core.artifacts.lineage import NearbyArtifacts, containing_artifact
-from cloze.core.errors import DataError, UsageError, require_packages
-from cloze.core.stages.worker import JOB, LOGS, Job
+from cloze.core import processes
 from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
-from cloze.flows.graph import plan
-from cloze.flows.graph.plan import runs_directory
-from cloze.flows.run import server_addresses, targets
-from cloze.flows.views import terminal
 
 if TYPE_CHECKING:
+    from cloze.core.artifacts.artifact import Verification
+    from cloze.core.artifacts.lineage import NearbyArtifacts
     from cloze.flows.doctor.machine import Finding
 
 
@@ -43,7 +36,9 @@ def deploy(api: str | None, as_json: bool) -> None:
     "30 3 * * * Europe/Berlin". Failed runs are reported to CLOZE_NOTIFY: a webhook URL (such as
     Slack's), TYPE/NAME of a notification block in Prefect, such as sendgrid-email/team, or none.
     """
+    from cloze.flows.graph import plan
     from cloze.flows.prefect.environment import prepare_prefect
+    from cloze.flows.run import server_addresses
 
     prepare_prefect()
     api = api or server_addresses.api(plan.runs_directory())
@@ -171,6 +166,7 @@ def ui(
 
 
 def _serve_dashboard(port: int, host: str, allowed_hosts: str, as_json: bool) -> None:
+    from cloze.core.errors import UsageError, require_packages
     from cloze.flows.ui import services
     from cloze.flows.ui.command import runs_of_home
 
@@ -197,6 +193,10 @@ def lineage(target: str, as_json: bool) -> None:
     TARGET is a node (RUN/NODE), or the directory of an artifact or checkpoint. Parents are searched
     near it.
     """
+    from cloze.core import storage
+    from cloze.core.artifacts import artifact, fingerprints
+    from cloze.flows.run import targets
+
     path = targets.resolve(target).path
     path = path if storage.has_scheme(path) else os.path.realpath(path)
     fingerprint = fingerprints.artifact_fingerprint(path) or fingerprints.part_fingerprint(path)
@@ -214,11 +214,15 @@ def lineage_tree(fingerprint: str, path: str) -> dict[str, Any]:
         fingerprint: fingerprint of the artifact or part.
         path: current or former path; ancestors are searched near it.
     """
+    from cloze.core.artifacts.lineage import NearbyArtifacts
+
     return _ancestors(fingerprint, NearbyArtifacts(path))
 
 
 def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
     """Return the metadata of the artifact, or part, with that fingerprint, and of all ancestors."""
+    from cloze.core.artifacts import artifact, claim, fingerprints
+
     path = nearby.find(fingerprints.artifact_fingerprint_of(fingerprint))
     if path is None:
         return {"fingerprint": fingerprint, "parents": {}}
@@ -243,6 +247,9 @@ def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
 
 def _recorded_inputs(path: str) -> dict[str, str]:
     """Return the input paths of the unfinished artifact at `path`, by role."""
+    from cloze.core.errors import DataError
+    from cloze.core.stages.worker import JOB, LOGS, Job
+
     with contextlib.suppress(DataError, OSError, ValueError, TypeError):  # just started
         return dict(Job.read(posixpath.join(path, LOGS, JOB)).inputs)
     return {}
@@ -288,6 +295,14 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
     artifacts are all verified.
     """
     from rich import progress as bars
+
+    from cloze.core import storage
+    from cloze.core.artifacts import artifact
+    from cloze.core.artifacts.lineage import containing_artifact
+    from cloze.core.errors import DataError
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.run import targets
+    from cloze.flows.views import terminal
 
     resolved = targets.resolve(target)
     if resolved.is_run:

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from cloze.core.config import InputPathMark, field_types
 from cloze.core.humanize import parse_count, parse_duration
 from cloze.core.options import field_docs
-from cloze.core.stages.execution import Execution
 from cloze.flows.commands.base.options import (
     EXECUTION,
     OTHER,
@@ -202,6 +201,8 @@ def execution_options(
 
     Stage "" is for a command that changes a recorded execution.
     """
+    from cloze.core.stages.execution import Execution
+
     placed = placements(stage, EXECUTION)
     yield from field_options(
         Execution, prefix, placed, {}, has_option, overriding=not stage, section="run."

@@ -25,14 +25,11 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
-from rich.console import RenderableType
 
-from cloze.core import storage
 from cloze.core.humanize import format_metrics
-from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.flows.commands.base.options import (
     JSON_HELP,
     GroupedCommand,
@@ -43,11 +40,11 @@ from cloze.flows.commands.base.options import (
     emit,
 )
 from cloze.flows.commands.base.stage_command import OF_CONFIG
-from cloze.flows.graph import stages
-from cloze.flows.graph.command import run_inference
-from cloze.flows.run.targets import resolve_path
-from cloze.flows.views import terminal
-from cloze.flows.views.live import StageDisplay
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from cloze.core.stages.stage import Reporter
 
 Answer = Mapping[str, Any]  # `index`, and the fields of the command
 
@@ -145,6 +142,9 @@ class InferenceCommand(GroupedCommand):
         return super().get_params(ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
+        from cloze.flows.graph import stages
+        from cloze.flows.run.targets import resolve_path
+
         values = ctx.params
         request = Request(
             checkpoint=resolve_path(values.pop("checkpoint")),
@@ -173,6 +173,8 @@ class InferenceCommand(GroupedCommand):
             options: config values of the stage.
             fields: fields of every input.
         """
+        from cloze.flows.graph.command import run_inference
+
         with contextlib.ExitStack() as stack:
             values = {
                 **options,
@@ -216,6 +218,8 @@ class InferenceCommand(GroupedCommand):
             receive: called with each batch of predictions.
             finish: called with the summary; it completes the file and describes its content.
         """
+        from cloze.flows.graph.command import run_inference
+
         with (
             input_values(replace(request, out=None), self.field) as inputs,
             progress_line(self.stage) as report,
@@ -228,6 +232,8 @@ class InferenceCommand(GroupedCommand):
 
 def _announce(request: Request, summary: Mapping[str, Any], content: str) -> None:
     """Print what a file of answers contains; with `--json` the summary."""
+    from cloze.flows.views import terminal
+
     if request.as_json:
         emit({"out": request.out, **summary})
     else:
@@ -242,6 +248,10 @@ def progress_line(stage: str, hidden: bool = False) -> Iterator[Reporter]:
     Args:
         hidden: show nothing: the terminal gets the predictions.
     """
+    from cloze.core.stages.stage import NULL_REPORTER
+    from cloze.flows.views import terminal
+    from cloze.flows.views.live import StageDisplay
+
     screen = terminal.console()
     if hidden or screen.quiet or not screen.is_terminal or sys.stdout.isatty():
         yield NULL_REPORTER
@@ -253,6 +263,8 @@ def progress_line(stage: str, hidden: bool = False) -> Iterator[Reporter]:
 @contextlib.contextmanager
 def input_values(request: Request, field: str) -> Iterator[dict[str, Any]]:
     """Yield the config values that name the inputs."""
+    from cloze.core import storage
+
     if request.texts and request.file is not None:
         raise click.UsageError(
             f"--file ({request.file}) excludes texts on the command line ({len(request.texts)});"
@@ -304,6 +316,8 @@ def _stdin_pipe() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _output(request: Request) -> Iterator[IO[str]]:
+    from cloze.core import storage
+
     if request.out is None:
         yield sys.stdout
         return
@@ -325,6 +339,8 @@ def _write(target: IO[str], answers: Sequence[Answer]) -> None:
 
 
 def _show(show: Callable[[Answer], RenderableType], answers: Sequence[Answer]) -> None:
+    from cloze.flows.views import terminal
+
     out = terminal.output()
     for answer in answers:
         out.print(show(answer), markup=False)

@@ -9,19 +9,12 @@ there, gets `StageCommand(name, stage=name)`.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.core.config import parse_config
-from cloze.core.errors import UsageError
-from cloze.core.stages.execute import BuildResult, join_execution
-from cloze.core.stages.execution import BeamOptions, Execution
-from cloze.core.stages.stage import Stage, assign_input_keys
-from cloze.flows.commands.base.field_options import execution_options, field_options
 from cloze.flows.commands.base.options import (
     INPUTS,
     JSON_HELP,
@@ -34,14 +27,10 @@ from cloze.flows.commands.base.options import (
     emit,
     placements,
 )
-from cloze.flows.graph import plan, stages
-from cloze.flows.graph.command import CommandConfig, records_directory
-from cloze.flows.graph.nodes import InputSource, Node
-from cloze.flows.graph.overrides import merge, parse
-from cloze.flows.launch import host_setup
-from cloze.flows.run.session import RunParameters, RunSession
-from cloze.flows.run.targets import resolve_path
-from cloze.flows.views import terminal
+
+if TYPE_CHECKING:
+    from cloze.core.stages.execute import BuildResult
+    from cloze.core.stages.stage import Stage
 
 # prefixes of the Python parameter names
 OF_CONFIG, OF_EXECUTION, OF_INPUTS = ("config__", "execution__", "input__")
@@ -53,6 +42,8 @@ SINGLE_GPU_OPTIONS = PROCESS_OPTIONS | {"device", "gpu_ids"}
 
 def execution_fields(stage: Stage) -> frozenset[str]:
     """Return the fields of `Execution` that affect a stage by itself."""
+    from cloze.core.stages.execution import BeamOptions
+
     if stage.worker is None:
         return frozenset()
     if stage.worker == "cloze.pipeline":
@@ -65,6 +56,8 @@ def execution_fields(stage: Stage) -> frozenset[str]:
 
 def parallel_fields() -> frozenset[str]:
     """Return the fields of `Execution` that affect a stage of several processes by itself."""
+    from cloze.core.stages.execution import BeamOptions, Execution
+
     return frozenset(Execution.model_fields) - set(BeamOptions.model_fields) - RUN_ONLY_FIELDS
 
 
@@ -147,6 +140,9 @@ class StageCommand(GroupedCommand):
         return super().parse_args(ctx, args)
 
     def _options(self) -> Iterator[click.Parameter]:
+        from cloze.flows.commands.base.field_options import execution_options, field_options
+        from cloze.flows.graph import stages
+
         stage = stages.stage(self.stage)
         for name in self.positional:
             is_input = name in stage.inputs
@@ -248,6 +244,9 @@ def _input_help(role: str) -> str:
 
 def _input_paths(inputs: Mapping[str, str | tuple[str, ...]]) -> dict[str, str]:
     """Return paths by input key; several inputs of a role are named, by default by directory."""
+    from cloze.core.stages.stage import assign_input_keys
+    from cloze.flows.run.targets import resolve_path
+
     paths: dict[str, str] = {}
     for role, value in inputs.items():
         if isinstance(value, str):
@@ -272,6 +271,8 @@ def parse_overrides(
     del ctx, parameter
     if not values:
         return {}
+    from cloze.flows.graph.overrides import parse
+
     return parse(values, example, sections)
 
 
@@ -285,6 +286,8 @@ def run_stage(
         more: returns additional JSON values; called before a transient artifact is deleted.
     """
     if arguments.out is None and arguments.transient:
+        import tempfile
+
         with tempfile.TemporaryDirectory(prefix="cloze-") as directory:
             _build(replace(arguments, out=f"{directory}/{arguments.stage}"), more)
     else:
@@ -292,6 +295,18 @@ def run_stage(
 
 
 def _build(arguments: StageArguments, more: Callable[[BuildResult], dict[str, Any]] | None) -> None:
+    from cloze.core.config import parse_config
+    from cloze.core.errors import UsageError
+    from cloze.core.stages.execute import join_execution
+    from cloze.core.stages.execution import Execution
+    from cloze.flows.graph import plan, stages
+    from cloze.flows.graph.command import CommandConfig, records_directory
+    from cloze.flows.graph.nodes import InputSource, Node
+    from cloze.flows.graph.overrides import merge
+    from cloze.flows.launch import host_setup
+    from cloze.flows.run.session import RunParameters, RunSession
+    from cloze.flows.views import terminal
+
     name, out, screen = arguments.stage, arguments.out, terminal.console()
     stage = stages.executable(name)
     overrides = dict(arguments.overrides)

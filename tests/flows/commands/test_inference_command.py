@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from cloze.core.config import InputPath
-from cloze.flows.commands.base import inference_command
 from cloze.flows.commands.base.inference_command import InferenceCommand
 from cloze.flows.commands.base.options import OptionOverride
-from cloze.flows.graph import stages
+from cloze.flows.graph import command, stages
+from cloze.flows.run import targets
 from cloze.model.use.configs import VerbConfig
 from cloze.model.use.verb import Predictor, verb_stage
 
@@ -47,8 +47,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         receive([{"index": 0}])
         return {"answered": 1}
 
-    monkeypatch.setattr(inference_command, "run_inference", run)
-    monkeypatch.setattr(inference_command, "resolve_path", lambda target: f"/runs/{target}")
+    monkeypatch.setattr(command, "run_inference", run)
+    monkeypatch.setattr(targets, "resolve_path", lambda target: f"/runs/{target}")
     stage = verb_stage("shelve", Predictor(ShelfConfig, "no.module:here"))
     monkeypatch.setitem(stages.TOOLS, "shelve", stage)
     return found
