@@ -76,46 +76,31 @@ _ASCII_PRINTABLE = bytes(range(0x20, 0x7F))
 
 
 class InfoboxField(NamedTuple):
-    """A line of an infobox.
+    """A line of an infobox."""
 
-    Attributes:
-        box: type of the box, such as `settlement`; empty if unknown.
-        name, value: plain text.
-    """
-
-    box: str
-    name: str
+    box: str  # type of the box, such as `settlement`; empty if unknown
+    name: str  # name and value: plain text
     value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A text with a title and its provenance.
+    """A text with a title and its provenance."""
 
-    Attributes:
-        id: `source/file/name`, unique in a corpus; its hash seeds all randomness about the
-            document.
-        source: name of the reader, such as `wikipedia`.
-        title: for people; may be empty.
-        paragraphs: the text in reading order. Line breaks inside a paragraph have no meaning.
-        language: ISO 639 code from the source or from language identification; else empty.
-        url: address of the document, if the source gives one; else empty.
-        licence: licence of the document, or else of its source, if known
-            (pipeline/corpus/provenance.py).
-        origin: name of the source, set by `cloze.pipeline.corpus.read.read_and_clean`.
-        infobox: fields of the infobox in order; empty unless the options ask for them.
-        left_out: (reason, text) of what the reader left out, with `keep_dropped`; else empty.
-    """
-
+    # `source/file/name`, unique in a corpus; its hash seeds all randomness about the document
     id: str
-    source: str
-    title: str
+    source: str  # name of the reader, such as `wikipedia`
+    title: str  # for people; may be empty
+    # the text in reading order. Line breaks inside a paragraph have no meaning.
     paragraphs: tuple[str, ...]
-    language: str = ""
-    url: str = ""
+    language: str = ""  # ISO 639 code from the source or from language identification; else empty
+    url: str = ""  # address of the document, if the source gives one; else empty
+    # licence of the document, or else of its source, if known (pipeline/corpus/provenance.py)
     licence: str = ""
-    origin: str = ""
+    origin: str = ""  # name of the source, set by `cloze.pipeline.corpus.read.read_and_clean`
+    # fields of the infobox in order; empty unless the options ask for them
     infobox: tuple[InfoboxField, ...] = ()
+    # (reason, text) of what the reader left out, with `keep_dropped`; else empty
     left_out: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -38,19 +38,12 @@ _SINCE = (("2023-06-07", "CC-BY-SA-4.0"), ("2009-06-15", "CC-BY-SA-3.0"), ("", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Provenance of a source; unknown fields are empty.
+    """Provenance of a source; unknown fields are empty."""
 
-    Attributes:
-        name: name of the collection, such as `enwiki`.
-        url: address it was downloaded from.
-        date: date of the snapshot: year, month or day in ISO 8601.
-        licence: licence of the text: SPDX name or expression, or any text.
-    """
-
-    name: str = ""
-    url: str = ""
-    date: str = ""
-    licence: str = ""
+    name: str = ""  # name of the collection, such as `enwiki`
+    url: str = ""  # address it was downloaded from
+    date: str = ""  # date of the snapshot: year, month or day in ISO 8601
+    licence: str = ""  # licence of the text: SPDX name or expression, or any text
 
     @property
     def label(self) -> str:

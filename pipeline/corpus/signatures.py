@@ -208,17 +208,12 @@ _MOST = np.iinfo(np.uint32).max
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Hashes of a document for finding its duplicates.
+    """Hashes of a document for finding its duplicates."""
 
-    Attributes:
-        exact: 16 bytes, equal for texts that differ only in case, punctuation and spacing.
-        bands: uint64 [bands]; near duplicates share at least one. None without MinHash.
-        sketch: uint8 [SKETCH_BYTES], see `_sketch`. None without MinHash.
-    """
-
-    exact: bytes
+    exact: bytes  # 16 bytes, equal for texts that differ only in case, punctuation and spacing
+    # uint64 [bands]; near duplicates share at least one. None without MinHash.
     bands: random_keys.U64 | None = None
-    sketch: U8 | None = None
+    sketch: U8 | None = None  # uint8 [SKETCH_BYTES], see `_sketch`. None without MinHash.
 
 
 def signature(text: str, minhash: MinHash | None = DEFAULT) -> Signature:

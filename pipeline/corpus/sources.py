@@ -179,17 +179,11 @@ class Source(Values):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedSlice:
-    """A slice of a source with its files.
-
-    Attributes:
-        source: the source.
-        slice: the unit of reading.
-        files: (name, sha256) of the files that the documents come from.
-    """
+    """A slice of a source with its files."""
 
     source: Source
     slice: Slice
-    files: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...]  # (name, sha256) of the files that the documents come from
 
     @property
     def is_file(self) -> bool:
@@ -198,16 +192,11 @@ class ListedSlice:
 
 
 class SourceListing(NamedTuple):
-    """Files of all sources.
+    """Files of all sources."""
 
-    Attributes:
-        slices: what is read.
-        matching: number of files that are read, by kind.
-        passed_over: by kind, the files below its sources that no source reads, by ending.
-    """
-
-    slices: tuple[ListedSlice, ...]
-    matching: dict[str, int]
+    slices: tuple[ListedSlice, ...]  # what is read
+    matching: dict[str, int]  # number of files that are read, by kind
+    # by kind, the files below its sources that no source reads, by ending
     passed_over: dict[str, Counter[str]]
 
     def counters(self) -> dict[str, int]:

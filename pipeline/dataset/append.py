@@ -114,17 +114,11 @@ ADDED = "rows heldout_rows unmasked_rows shards documents tokens row_tokens mask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseDataset:
-    """The dataset that is appended to.
+    """The dataset that is appended to."""
 
-    Attributes:
-        path: directory of the dataset.
-        manifest: manifest of the dataset.
-        generation: number of appends including this one, from 1.
-    """
-
-    path: str
-    manifest: Manifest
-    generation: int
+    path: str  # directory of the dataset
+    manifest: Manifest  # manifest of the dataset
+    generation: int  # number of appends including this one, from 1
 
     @classmethod
     def open(cls, path: str, version: int) -> BaseDataset:

@@ -32,19 +32,12 @@ PART_ROWS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleRange:
-    """The rows of a shard in one length bin: a range of shuffle keys in terms of buckets.
+    """The rows of a shard in one length bin: a range of shuffle keys in terms of buckets."""
 
-    Attributes:
-        first: first bucket to read.
-        end: bucket after the last one to read.
-        skip: rows of the bin at the start of the first bucket that belong to the previous range.
-        rows: number of rows of the range.
-    """
-
-    first: int
-    end: int
-    skip: int
-    rows: int
+    first: int  # first bucket to read
+    end: int  # bucket after the last one to read
+    skip: int  # rows of the bin at the start of the first bucket that belong to the previous range
+    rows: int  # number of rows of the range
 
 
 def bin_borders(length: int, bins: int) -> tuple[int, ...]:

@@ -35,16 +35,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowView:
-    """A row.
-
-    Attributes:
-        pieces: tokens of the unmasked row by name: `##ing`, `Ġthe`.
-        texts: text that each token adds, its space included.
-        text: the unmasked row.
-        pair_label: meaning of the label, or None.
-        lengths: tokens of the row (`row`), and of segments A and B without special tokens.
-        boundaries: start of each sequence of a packed row, else None.
-    """
+    """A row."""
 
     file: str
     split: str
@@ -58,14 +49,15 @@ class RowView:
     copy: int
     copies: int
     pair_task: str | None
-    pair_label: str | None
+    pair_label: str | None  # meaning of the label, or None
     segment_start: int
+    # tokens of the row (`row`), and of segments A and B without special tokens
     lengths: dict[str, int]
-    boundaries: tuple[int, ...] | None
+    boundaries: tuple[int, ...] | None  # start of each sequence of a packed row, else None
     special: tuple[int, ...]  # positions of special tokens
-    pieces: tuple[str, ...]
-    texts: tuple[str, ...]
-    text: str
+    pieces: tuple[str, ...]  # tokens of the unmasked row by name: `##ing`, `Ġthe`
+    texts: tuple[str, ...]  # text that each token adds, its space included
+    text: str  # the unmasked row
     predictions: tuple[Prediction, ...]
 
     def as_json(self) -> dict[str, Any]:

@@ -44,20 +44,13 @@ class WriteDatasetShard:
     """Key ranges -> one shard.
 
     A unit is that of `plan_units` and "path", of the shard.
-
-    Attributes:
-        runs: exchange of the rows.
-        info: metadata of every shard.
-        tokenizer: directory that `Tokenizer.save` wrote.
-        config: masks, length bins and compression.
-        unigrams: file of token counts, if the masks need them.
     """
 
-    runs: Exchange
-    info: schema.DatasetInfo
-    tokenizer: str
-    config: DatasetConfig
-    unigrams: str | None = None
+    runs: Exchange  # exchange of the rows
+    info: schema.DatasetInfo  # metadata of every shard
+    tokenizer: str  # directory that `Tokenizer.save` wrote
+    config: DatasetConfig  # masks, length bins and compression
+    unigrams: str | None = None  # file of token counts, if the masks need them
 
     @property
     def borders(self) -> tuple[int, ...]:

@@ -292,15 +292,10 @@ def literal_backend(
 
 @dataclass(frozen=True, slots=True)
 class PairFrame:
-    """The special tokens of `[CLS] A <separator> B [SEP]`.
+    """The special tokens of `[CLS] A <separator> B [SEP]`."""
 
-    Attributes:
-        separator: ids between the two texts.
-        typed: the tokens of B have type 1.
-    """
-
-    separator: tuple[int, ...]
-    typed: bool
+    separator: tuple[int, ...]  # ids between the two texts
+    typed: bool  # the tokens of B have type 1
 
 
 def pair_frame(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> PairFrame:

@@ -29,39 +29,25 @@ from cloze.pipeline.runners.sizes import even_count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusPlan:
-    """Result of planning.
+    """Result of planning."""
 
-    Attributes:
-        shards: number of shards.
-        units: number of units that sort the documents, each of which has plans.
-        documents, bytes: totals of the kept documents.
-        heldout: number of kept documents that are held out.
-        dropped: documents dropped in this step, by reason.
-        pairs: dropped duplicates by (kind of the duplicate, kind of the kept document, reason).
-        groups: number of documents with dropped duplicates.
-        renamed: number of documents whose id got a suffix because another one has it.
-        largest: largest number of dropped duplicates of one document.
-        unconfirmed: documents kept because not all pairs near the threshold were confirmed.
-        split: documents of groups too large for one process, which were compared in parts.
-        mixed: summaries of `Mixture`.
-        examples: (reason, position of the duplicate, position of the kept document); a
-            position is (part, batch, row).
-    """
-
-    shards: int
-    units: int
-    documents: int
+    shards: int  # number of shards
+    units: int  # number of units that sort the documents, each of which has plans
+    documents: int  # documents and bytes: totals of the kept documents
     bytes: int
-    heldout: int
-    dropped: Counter[str]
+    heldout: int  # number of kept documents that are held out
+    dropped: Counter[str]  # documents dropped in this step, by reason
+    # dropped duplicates by (kind of the duplicate, kind of the kept document, reason)
     pairs: Counter[tuple[str, str, str]]
-    groups: int
-    renamed: int
-    largest: int
-    unconfirmed: int
-    split: int
+    groups: int  # number of documents with dropped duplicates
+    renamed: int  # number of documents whose id got a suffix because another one has it
+    largest: int  # largest number of dropped duplicates of one document
+    unconfirmed: int  # documents kept because not all pairs near the threshold were confirmed
+    split: int  # documents of groups too large for one process, which were compared in parts
+    # (reason, position of the duplicate, position of the kept document); a position is (part,
+    # batch, row)
     examples: list[tuple[str, tuple[int, ...], tuple[int, ...]]]
-    mixed: list[dict[str, Any]] = field(default_factory=list)
+    mixed: list[dict[str, Any]] = field(default_factory=list)  # summaries of `Mixture`
 
 
 def plan(build: BuildContext, request: CorpusPlanRequest, documents: int) -> CorpusPlan:

@@ -48,50 +48,30 @@ from cloze.pipeline.corpus.options import MinHash, MixtureOptions
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Dropped documents.
+    """Dropped documents."""
 
-    Attributes:
-        numbers: int64 [k], their indices, ascending.
-        reason: int8 [k], index into REASONS.
-        of: int64 [k], index of the kept document.
-        repeated: kept documents that share their id with another kept one.
-        unconfirmed: see `Comparison`.
-    """
-
-    numbers: I64
-    reason: npt.NDArray[np.int8]
-    of: I64
-    repeated: RepeatedIds
-    unconfirmed: int = 0
+    numbers: I64  # int64 [k], their indices, ascending
+    reason: npt.NDArray[np.int8]  # int8 [k], index into REASONS
+    of: I64  # int64 [k], index of the kept document
+    repeated: RepeatedIds  # kept documents that share their id with another kept one
+    unconfirmed: int = 0  # see `Comparison`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusPlanRequest:
-    """Parameters of a plan.
+    """Parameters of a plan."""
 
-    Attributes:
-        shard_bytes: approximate bytes of text per shard.
-        directory: directory of the plans, see `unit_plans.py`.
-        keep_dropped: write the duplicates, too.
-        minhash, exact, threshold: as in `find_duplicates`.
-        examples: number of example pairs per kind of duplicate.
-        parts: paths of the intermediate files without endings.
-        kinds: kind of source of each.
-        sizes: bytes of text of each.
-        mix: mixture of sources or languages; None: keep all.
-    """
-
-    shard_bytes: int
-    directory: str
-    keep_dropped: bool
-    minhash: MinHash | None
+    shard_bytes: int  # approximate bytes of text per shard
+    directory: str  # directory of the plans, see `unit_plans.py`
+    keep_dropped: bool  # write the duplicates, too
+    minhash: MinHash | None  # minhash, exact and threshold: as in `find_duplicates`
     exact: bool
     threshold: float
-    examples: int
-    parts: Sequence[str] = ()
-    kinds: Sequence[str] = ()
-    sizes: Sequence[int] = ()
-    mix: MixtureOptions | None = None
+    examples: int  # number of example pairs per kind of duplicate
+    parts: Sequence[str] = ()  # paths of the intermediate files without endings
+    kinds: Sequence[str] = ()  # kind of source of each
+    sizes: Sequence[int] = ()  # bytes of text of each
+    mix: MixtureOptions | None = None  # mixture of sources or languages; None: keep all
 
     def compared_columns(self) -> tuple[str, ...]:
         """Return the columns that the rules need."""

@@ -122,21 +122,14 @@ def _estimates(sketches: Callable[[I64], U8], left: I64, right: I64) -> Floats:
 
 @dataclass
 class Comparison:
-    """Tells which pairs reach a similarity: by their sketches, near the threshold by their texts.
+    """Tells which pairs reach a similarity by their sketches, near the threshold by their texts."""
 
-    Attributes:
-        sketches: returns the sketches of the numbered documents, uint8 [k, SKETCH_BYTES].
-        texts: returns their texts.
-        threshold: Jaccard similarity.
-        ngram: words per n-gram.
-        unconfirmed: documents kept because not all pairs near the threshold were confirmed.
-    """
-
+    # returns the sketches of the numbered documents, uint8 [k, SKETCH_BYTES]
     sketches: Callable[[I64], U8]
-    texts: Callable[[I64], Sequence[str]]
-    threshold: float
-    ngram: int = DEFAULT.ngram
-    unconfirmed: int = 0
+    texts: Callable[[I64], Sequence[str]]  # returns their texts
+    threshold: float  # Jaccard similarity
+    ngram: int = DEFAULT.ngram  # words per n-gram
+    unconfirmed: int = 0  # documents kept because not all pairs near the threshold were confirmed
     _known: dict[int, U32] = field(default_factory=dict)  # n-grams of documents
     _size: int = 0  # of them
 

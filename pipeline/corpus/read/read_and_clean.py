@@ -111,17 +111,11 @@ def is_heldout(key: int, fraction: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadSliceGroup:
-    """Read, clean, filter and split the documents of a group of slices.
+    """Read, clean, filter and split the documents of a group of slices."""
 
-    Attributes:
-        parts: directory of the intermediate files.
-        config: config of the stage.
-        prepared: result of `prepare_steps`.
-    """
-
-    parts: str
-    config: CorpusConfig
-    prepared: Mapping[str, Any]
+    parts: str  # directory of the intermediate files
+    config: CorpusConfig  # config of the stage
+    prepared: Mapping[str, Any]  # result of `prepare_steps`
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
         """Read the slices, with separate counters per slice.

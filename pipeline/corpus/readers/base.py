@@ -25,26 +25,18 @@ from cloze.pipeline.corpus.readers.file_types import find_type
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Unit of reading: a file, a range of its bytes, or a package.
+    """Unit of reading: a file, a range of its bytes, or a package."""
 
-    Attributes:
-        kind: name of the reader.
-        name: file name relative to the source; document ids begin with `kind/name`.
-        path: current path; never written to any output.
-        size: bytes, for load balancing and progress.
-        span: (first byte, end) of a range of the file; None: the whole file. The documents do not
-            depend on the division.
-        fields: (field, column) pairs for structured sources, such as `text`, `id`, `title`.
-        origin: provenance given in the config.
-    """
-
-    kind: str
-    name: str
-    path: str
-    size: int
+    kind: str  # name of the reader
+    name: str  # file name relative to the source; document ids begin with `kind/name`
+    path: str  # current path; never written to any output
+    size: int  # bytes, for load balancing and progress
+    # (first byte, end) of a range of the file; None: the whole file. The documents do not depend on
+    # the division.
     span: tuple[int, int] | None = None
+    # (field, column) pairs for structured sources, such as `text`, `id`, `title`
     fields: tuple[tuple[str, str], ...] = ()
-    origin: Origin = NOTHING_KNOWN
+    origin: Origin = NOTHING_KNOWN  # provenance given in the config
 
     def split(self, borders: Sequence[int]) -> list[Slice]:
         """Return a slice for each range between two borders; the slice itself for one range."""
@@ -94,23 +86,17 @@ class ReadCounters:
 
     Every raw document passes through `read` and is then either yielded or dropped with `drop`:
     documents read = documents kept + documents dropped.
-
-    Attributes:
-        slice: the slice.
-        stop: if True, raise an error on damage or if more than `allowed` is unreadable.
-        allowed: share of pages and lines of a file that may be unreadable (0 to 1).
-        counters: counts by name.
-        unreadable: records of what could not be read, at most MOST_UNREADABLE.
-        origin: provenance of the documents that are yielded next.
     """
 
     slice: Slice
-    stop: bool = True
+    stop: bool = True  # if True, raise an error on damage or if more than `allowed` is unreadable
+    # share of pages and lines of a file that may be unreadable (0 to 1)
     allowed: float = MAXIMUM_UNREADABLE_SHARE
-    counters: Counter[str] = field(default_factory=Counter)
+    counters: Counter[str] = field(default_factory=Counter)  # counts by name
+    # records of what could not be read, at most MOST_UNREADABLE
     unreadable: list[UnreadableItem] = field(default_factory=list)
     _refused: int = 0
-    origin: Origin = field(init=False)
+    origin: Origin = field(init=False)  # provenance of the documents that are yielded next
 
     def __post_init__(self) -> None:
         self.origin = self.slice.origin
@@ -229,21 +215,15 @@ class FileReader:
 
     In a pattern (`dumps/*.bz2`, `s3://bucket/books/**/*.txt`) `**` matches any number of
     directories, including none.
-
-    Attributes:
-        kind: name of the reader.
-        patterns: lower-case name patterns for files in directories; files given directly or by a
-            pattern may have any name.
-        options: class of the options used by `read`.
-        has_columns: documents are records, so a source may map `fields` to columns.
-        takes_names: the path of a source may be a list of names, such as packages.
     """
 
-    kind = ""
+    kind = ""  # name of the reader
+    # lower-case name patterns for files in directories; files given directly or by a pattern may
+    # have any name
     patterns: tuple[str, ...] = ()
-    options: type[CorpusOptions] = CorpusOptions
-    has_columns = False
-    takes_names = False
+    options: type[CorpusOptions] = CorpusOptions  # class of the options used by `read`
+    has_columns = False  # documents are records, so a source may map `fields` to columns
+    takes_names = False  # the path of a source may be a list of names, such as packages
 
     def slices(self, path: str) -> list[Slice]:
         """Return the slices of the source at `path`.

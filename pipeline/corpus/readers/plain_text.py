@@ -40,17 +40,11 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line without its end.
+    """A line without its end."""
 
-    Attributes:
-        offset: start in bytes of the decompressed file as UTF-8.
-        data: bytes; None if longer than the limit.
-        size: length in bytes.
-    """
-
-    offset: int
-    data: bytes | None
-    size: int
+    offset: int  # start in bytes of the decompressed file as UTF-8
+    data: bytes | None  # bytes; None if longer than the limit
+    size: int  # length in bytes
 
 
 def read_lines(

@@ -41,19 +41,12 @@ _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 
 @dataclass(frozen=True, slots=True)
 class WarcRecord:
-    """A WARC record.
+    """A WARC record."""
 
-    Attributes:
-        offset: first byte in the decompressed file.
-        size: stated length of the content in bytes.
-        fields: header fields by lower-case name.
-        content: the content; None if longer than the limit.
-    """
-
-    offset: int
-    size: int
-    fields: Mapping[str, str]
-    content: bytes | None
+    offset: int  # first byte in the decompressed file
+    size: int  # stated length of the content in bytes
+    fields: Mapping[str, str]  # header fields by lower-case name
+    content: bytes | None  # the content; None if longer than the limit
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,17 +51,11 @@ def _shards(keys: pa.ChunkedArray | pa.Array, shards: int) -> I64:
 
 @dataclass(frozen=True, kw_only=True)
 class SortDocuments:
-    """Sort the documents of a unit by shard, and its dropped texts.
+    """Sort the documents of a unit by shard, and its dropped texts."""
 
-    Attributes:
-        plans: directory of the plans.
-        documents: exchange of documents; a place is a shard.
-        dropped: exchange of dropped texts; None: not kept.
-    """
-
-    plans: str
-    documents: Exchange
-    dropped: Exchange | None
+    plans: str  # directory of the plans
+    documents: Exchange  # exchange of documents; a place is a shard
+    dropped: Exchange | None  # exchange of dropped texts; None: not kept
 
     def __call__(self, unit: int) -> dict[str, int]:
         """Write a run; return its bytes."""
@@ -142,18 +136,12 @@ def _dropped_texts(plan: UnitPlan) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteShards:
-    """Write the shards of a destination, and the files of dropped texts.
+    """Write the shards of a destination, and the files of dropped texts."""
 
-    Attributes:
-        runs, dropped: `documents` and `dropped` of `SortDocuments`.
-        directory: output directory.
-        documents: number of documents in the corpus.
-    """
-
-    runs: Exchange
+    runs: Exchange  # runs and dropped: `documents` and `dropped` of `SortDocuments`
     dropped: Exchange | None
-    directory: str
-    documents: int
+    directory: str  # output directory
+    documents: int  # number of documents in the corpus
 
     def __call__(self, unit: int) -> dict[str, Any]:
         """Write the shards; return the statistics of each, and the number of dropped texts."""

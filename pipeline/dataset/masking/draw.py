@@ -35,17 +35,13 @@ BLOCK_CELLS = 1 << 20  # (row, copy, candidate) cells per block, which fit in th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
-    """Masks of R rows in K copies, in the order (row, copy).
+    """Masks of R rows in K copies, in the order (row, copy)."""
 
-    Attributes:
-        positions: uint16 [M], positions in the row, ascending and unique within each mask.
-        input_ids: [M], ids at these positions in the masked row, with the dtype of the rows' ids.
-        offsets: int64 [R * K + 1], start of each mask in `positions`, and M.
-    """
-
+    # uint16 [M], positions in the row, ascending and unique within each mask
     positions: npt.NDArray[np.uint16]
+    # [M], ids at these positions in the masked row, with the dtype of the rows' ids
     input_ids: npt.NDArray[Any]
-    offsets: I64
+    offsets: I64  # int64 [R * K + 1], start of each mask in `positions`, and M
 
 
 def sample_masks(

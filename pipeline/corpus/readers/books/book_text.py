@@ -150,17 +150,11 @@ def _split_blocks(lines: list[str], *, line_per_paragraph: bool) -> Iterator[Blo
 
 @dataclass(frozen=True)
 class _Layout:
-    """Layout of a text without blank lines between paragraphs.
+    """Layout of a text without blank lines between paragraphs."""
 
-    Attributes:
-        columns: width of a full line.
-        indent: characters before most lines; a paragraph begins at a line with more.
-        are_closed: most lines end in an end mark, so each of these ends a paragraph.
-    """
-
-    columns: int
-    indent: int
-    are_closed: bool
+    columns: int  # width of a full line
+    indent: int  # characters before most lines; a paragraph begins at a line with more
+    are_closed: bool  # most lines end in an end mark, so each of these ends a paragraph
 
     def paragraphs(self, block: Block) -> Iterator[Block]:
         """Yield the paragraphs of a block."""

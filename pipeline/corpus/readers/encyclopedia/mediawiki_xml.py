@@ -38,40 +38,25 @@ _NAMESPACE = re.compile(r"""<namespace\b[^<>]*?\bkey\s*=\s*["'](-?\d{1,6})["'][^
 
 @dataclass(slots=True)
 class Page:
-    """A page of a dump; of several revisions the last.
+    """A page of a dump; of several revisions the last."""
 
-    Attributes:
-        title: title of the page.
-        ns, id, model: as text; empty if missing.
-        text: wikitext.
-        redirect: the element `<redirect>` is present.
-        too_long: the text exceeds the limit; `text` is incomplete.
-    """
-
-    title: str = ""
-    ns: str = ""
+    title: str = ""  # title of the page
+    ns: str = ""  # ns, id and model: as text; empty if missing
     id: str = ""
     model: str = ""
     text: str = ""
-    redirect: bool = False
-    too_long: bool = False
+    redirect: bool = False  # the element `<redirect>` is present
+    too_long: bool = False  # the text exceeds the limit; `text` is incomplete
 
 
 @dataclass(slots=True)
 class Site:
-    """Content of `<siteinfo>`.
+    """Content of `<siteinfo>`."""
 
-    Attributes:
-        names: lower-case namespace names by key.
-        language: language of the wiki.
-        dbname: database name.
-        base: URL of the main page.
-    """
-
-    names: dict[int, set[str]] = field(default_factory=dict)
-    language: str = ""
-    dbname: str = ""
-    base: str = ""
+    names: dict[int, set[str]] = field(default_factory=dict)  # lower-case namespace names by key
+    language: str = ""  # language of the wiki
+    dbname: str = ""  # database name
+    base: str = ""  # URL of the main page
 
 
 class _PageParser:

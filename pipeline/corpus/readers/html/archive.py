@@ -208,31 +208,18 @@ class NotAnArticleError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Article:
-    """A page and its metadata; unknown fields are empty.
+    """A page and its metadata; unknown fields are empty."""
 
-    Attributes:
-        id: id of the page; empty for HTML files.
-        title: title of the page.
-        html: the page.
-        wikitext: source text of the page.
-        namespace: namespace key, 0 for articles.
-        language: ISO 639 code.
-        wiki: database name, such as `enwiki`.
-        url: address of the page.
-        licence: SPDX name; alternatives are joined by OR.
-        templates: names of templates used, without their namespace.
-    """
-
-    id: str = ""
-    title: str = ""
+    id: str = ""  # id of the page; empty for HTML files
+    title: str = ""  # title of the page
     html: str
-    wikitext: str = ""
-    namespace: int = 0
-    language: str = ""
-    wiki: str = ""
-    url: str = ""
-    licence: str = ""
-    templates: tuple[str, ...] = ()
+    wikitext: str = ""  # source text of the page
+    namespace: int = 0  # namespace key, 0 for articles
+    language: str = ""  # ISO 639 code
+    wiki: str = ""  # database name, such as `enwiki`
+    url: str = ""  # address of the page
+    licence: str = ""  # SPDX name; alternatives are joined by OR
+    templates: tuple[str, ...] = ()  # names of templates used, without their namespace
 
 
 def of_record(record: Mapping[str, Any]) -> Article:
