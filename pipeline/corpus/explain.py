@@ -175,7 +175,6 @@ def explain(config: CorpusConfig, title: str, report: Reporter = NULL_REPORTER) 
     """Explain what the corpus stage does to the first document with this title or id.
 
     Args:
-        config: config of the corpus stage.
         title: title in any case, or an id such as `wikipedia/dump.xml.bz2/12`.
         report: receives progress in bytes read.
 

@@ -139,7 +139,6 @@ def choose_mixture(
 
     Args:
         totals: by group, in the order of the groups' shares.
-        names: name of each group.
         look: returns the window of each group between two ranks, inclusive.
 
     Raises:

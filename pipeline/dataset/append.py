@@ -54,9 +54,7 @@ def write_documents(path: str, exchange: Exchange, total: int) -> None:
     """Merge the keys of all runs into one file, one place at a time.
 
     Args:
-        path: target file.
         exchange: connected exchange of the keys.
-        total: number of documents in it.
     """
     ranges = max(1, -(-total // BATCH_KEYS))
 

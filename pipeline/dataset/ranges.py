@@ -55,7 +55,6 @@ def bucket_count(tokens: float, length: int, parts: int, shards: int) -> int:
         tokens: estimated tokens in all rows.
         length: tokens of a row.
         parts: number of runs times that of length bins.
-        shards: number of shards.
     """
     most = max(tokens / (PART_ROWS * parts * length), tokens / MOST_BUCKET_TOKENS)
     return max(1, int(min(most, max(tokens / BUCKET_TOKENS, SHARD_BUCKETS * shards))))
@@ -118,7 +117,6 @@ def merge_range(
     Args:
         runs: the destinations of at least the buckets of the range.
         key_range: range, counted over the rows in the bin `bin_number` only.
-        bins: number of length bins.
     """
     rest: RowBlock | None = None
     skip, remaining = key_range.skip, key_range.rows

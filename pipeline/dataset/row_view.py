@@ -74,7 +74,6 @@ def read_row(path: str, row: int, *, split: str = "train", copy: int = 0) -> Row
         path: a dataset artifact, a directory of shards, or one shard.
         row: index in the split, over all shards in name order; in a single shard, index in it.
         split: train or heldout; ignored for a single shard.
-        copy: index of the mask copy.
 
     Raises:
         UsageError: the split, row or copy does not exist.

@@ -130,9 +130,7 @@ def assemble(
         documents: documents that the segments' ranges point into.
         segments: R rows: `[CLS] A [SEP]`, `[CLS] A [SEP] B [SEP]`, or, if packed, a [CLS] before
             every range.
-        seed: seed of the dataset.
         special: ids of [CLS] and [SEP].
-        drawings: number of drawings of the dataset.
     """
     document = documents.keys[segments.document]
     rank = random_keys.fold_in(row_keys(seed, document, segments.offset), USE_RANK)

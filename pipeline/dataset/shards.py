@@ -147,7 +147,6 @@ def plan_units(counts: I64, drawn: I64, shards: int, first: int = 0) -> list[dic
     Args:
         counts: int64 [bins, buckets], rows.
         drawn: int64 [bins, drawings], rows.
-        shards: number of shards.
         first: number of the first bucket.
     """
     sizes = shard_rows(counts.sum(axis=1).tolist(), shards)

@@ -37,7 +37,6 @@ def new_counts(
     """Return the summary's counts of the new shards.
 
     Args:
-        info: metadata of every shard.
         rows: number of new rows by split.
         written: results of `WriteDatasetShard` for the training split.
         documents: number of new documents, of both splits.
@@ -70,8 +69,6 @@ def summarize(
     """Return the result of the stage; its headline has the warnings.
 
     Args:
-        config: requested examples.
-        info: metadata of every shard.
         build: has the counters of the new shards; those of `base` are added.
         new: counts of the new shards.
         base: dataset that was appended to, or None.

@@ -24,7 +24,6 @@ def bert_backend(
 
     Args:
         vocab: tokens to ids.
-        lowercase: lowercase the text.
         strip_accents: remove accents; None: if `lowercase`.
     """
     model = models.WordPiece(
@@ -121,7 +120,6 @@ def albert_backend(
     Args:
         pieces: tokens with their log-probabilities; the index is the id.
         unk_id: index of <unk>.
-        lowercase: lowercase the text.
         strip_accents: decompose the text (NFKD) and remove accents; opposite of transformers'
             `keep_accents`.
         charsmap: normalization of a SentencePiece model, applied last.

@@ -72,10 +72,8 @@ def alphabet(
     """Return the kept characters, and those of them that occur inside words, by code point.
 
     Args:
-        words: words with their counts.
         limit: maximum number of characters, by frequency, then code point. None: MIN_ALPHABET, or
             enough for COVERAGE of the text, at most a third of the vocabulary.
-        size: vocabulary size.
         mark: first character of words that does not count.
     """
     counts: Counter[str] = Counter()

@@ -49,12 +49,8 @@ def collect(
     """Return the content of `card.json`.
 
     Args:
-        config: config of the stage.
-        groups: groups of slices that were read.
         results: results of `ReadSliceGroup`, one per group.
-        plan: the plan.
         shards: statistics of each shard, from `WriteShards`.
-        counters: counters of the stage.
         parts: paths of the intermediate files without endings.
     """
     counters = {name: count for name, count in counters.items() if count}
@@ -284,11 +280,7 @@ MEANINGS = {
 
 
 def render(card: Mapping[str, Any]) -> str:
-    """Return the HTML page of a card.
-
-    Args:
-        card: content of `card.json`.
-    """
+    """Return the HTML page of a card."""
     environment = templates_in(TEMPLATES)
     environment.filters |= {
         "short": format_count,

@@ -92,7 +92,6 @@ def choose_in_units(
 
     Args:
         kinds: kinds of sources, by the groups' numbers; empty: groups are languages.
-        for_each: runs a step.
     """
     results = for_each("mixture-count", CountGroups(units=units))
     found = {int(group) for result in results for group in result["groups"]}

@@ -275,7 +275,6 @@ def decide_in_partitions(
     Args:
         build: the build; units that an earlier run finished are not run again.
         request: parameters of the plan; `write_units` has written its units.
-        units, documents: number of each.
 
     Returns:
         The exchange of DECISIONS, the figures of each partition, and the number of documents of

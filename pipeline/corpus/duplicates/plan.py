@@ -54,8 +54,6 @@ def plan(build: BuildContext, request: CorpusPlanRequest, documents: int) -> Cor
     """Find the duplicates, and write what becomes of the documents of each unit.
 
     Args:
-        build: the build.
-        request: parameters of the plan.
         documents: number of documents; many are compared in partitions.
     """
     count = write_units(request.directory, request.parts, request.sizes)

@@ -168,9 +168,7 @@ def verified_duplicates(
 
     Args:
         band: returns the hashes of a band, uint64 [n].
-        bands: number of bands.
         alive: bool [n], documents to consider.
-        compare: the comparison.
     """
     of = np.arange(alive.size, dtype=np.int32)
     blocked = np.zeros(alive.size, dtype=bool)  # shares a band with an earlier one

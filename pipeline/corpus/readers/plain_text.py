@@ -110,8 +110,6 @@ def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
     out. Single bytes in UTF-8 are read as Windows-1252. All but whole UTF-8 is counted.
 
     Args:
-        data: bytes of the file or document.
-        tally: counters of the slice.
         offset: position of `data` in the file.
     """
     unicode, mark = detect_unicode(data)

@@ -51,8 +51,6 @@ class RecordConverter:
 
     Args:
         file_slice: slice whose `fields` name the columns.
-        options: options of the stage.
-        tally: counters of the slice.
 
     Attributes:
         names: column of each field.

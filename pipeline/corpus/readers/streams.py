@@ -288,7 +288,6 @@ def open_source(path: str, span: tuple[int, int] | None = None) -> ByteSource:
     """Open a file, decompressed by its ending: `.bz2`, `.gz`, `.xz`, `.zst`, or unchanged.
 
     Args:
-        path: the file.
         span: byte range of the file as it is stored, if compressed from the start of a stream to
             that of another; None: all.
     """
@@ -328,7 +327,6 @@ def peek(source: ByteSource, size: int, least: int = 1) -> tuple[bytes, ByteSour
     Damage among these bytes is raised when the returned source is read.
 
     Args:
-        source: the source.
         size: maximum bytes per read.
         least: number of bytes after which no further read follows.
     """

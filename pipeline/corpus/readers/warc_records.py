@@ -121,7 +121,6 @@ def read_records(
 
     Args:
         source: decompressed bytes.
-        tally: counters of the slice.
         limit: maximum bytes of content in memory.
         is_packed: the source unpacks a file, and so notices itself if that breaks off.
         begin: position of the source's first byte.

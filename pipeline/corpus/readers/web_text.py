@@ -37,7 +37,6 @@ def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
     before a header of Latin-1, which servers send by default; detection, where it is sure, too.
 
     Args:
-        data: bytes of the page.
         charset: encoding in the HTTP header; empty if there is none.
         is_html: bool, True if the page may declare its encoding in `<meta>`.
 

@@ -257,9 +257,7 @@ def decontaminate(
     """Drop a document, or the paragraphs of it, that contain text of a task.
 
     Args:
-        document: cleaned document.
         index: n-grams of the tasks.
-        unit: what to drop.
         minimum_characters: drop the document if the remaining paragraphs have less text.
     """
     if unit == "document":

@@ -286,7 +286,6 @@ def mask_personal_data(
     data is not recorded anywhere.
 
     Args:
-        document: cleaned document.
         tokens: result of `PersonalDataOptions.personal_tokens`.
         language: language of documents that name none.
         allowed: drop documents with more replacements, counted as `dropped_email`, …. None: never.

@@ -114,7 +114,6 @@ class SentenceRules:
         """Return True if the sentence from `begin` continues at `position`, after an end mark.
 
         Args:
-            text: the paragraph.
             begin: start of the sentence.
             position: start of what follows the end mark and the blank.
             has_case: `text` mixes capital and small letters, or its script has none.

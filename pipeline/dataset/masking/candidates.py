@@ -149,7 +149,6 @@ def row_keys(seed: int, document: npt.ArrayLike, place: npt.ArrayLike) -> U64:
     """Return the random key of each row, from a shard's `source`: uint64 of the broadcast shape.
 
     Args:
-        seed: seed of the dataset.
         document: keys of the documents.
         place: offset + (drawing << DRAWING_BIT), unique among the document's rows.
     """

@@ -55,7 +55,6 @@ def sample_masks(
 
     Args:
         rows: R rows.
-        config: rule, budget and replacement.
         table: properties of the tokenizer's tokens; needs `unigrams` for `random_from` corpus.
         copies: [K] copy numbers: `range(K)` for the stored masks, `[epoch]` for dynamic masks.
 

@@ -127,7 +127,6 @@ def mask_units(
         candidates: candidates of R rows.
         budget: int64 [R, K], maximum tokens of each mask.
         keys: uint64 [R, K].
-        units: rules by which units are drawn.
     """
     placement = _Placement(candidates, budget, keys, units)
     placement.place()

@@ -66,7 +66,6 @@ def tokenize(
         keys: uint64 [D].
         sentences: sentences of all documents, concatenated.
         sentence_counts: number of sentences of each document, [D].
-        tokenizer: encodes the sentences.
         dtype: dtype of ids, from `schema.id_dtype`.
         mark: marks the tokens for the masking rule. Default: it needs no marks.
     """
@@ -139,7 +138,6 @@ class Segments:
         """Build rows of two segments, truncated to the row length.
 
         Args:
-            documents: the documents.
             config: length and seed of the rows.
             sentences: int64 [R, 4], first sentence and end of A, and of B; B may be empty.
             pair_label: int [R], 0, 1 or NO_LABEL; a row with an empty B gets no label.
@@ -169,10 +167,8 @@ class Segments:
         """Build rows from ranges of text that lose nothing.
 
         Args:
-            documents: documents of the ranges.
             rows: int64, the first sentence of each range, for each row; a range ends where the next
                 one begins. All sentences are in one range.
-            packed: see `Segments`.
         """
         firsts = np.sort(rows.values)
         nexts = np.append(firsts[1:], len(documents.sentence_index))

@@ -71,7 +71,6 @@ def lists_meanings(text: str, more: frozenset[str] = frozenset()) -> bool:
     """Return True if a page has a disambiguation template or the magic word.
 
     Args:
-        text: wikitext.
         more: lower-case names of additional templates.
     """
     for opening in set(_OPENING.findall(text)):  # most occur many times

@@ -131,7 +131,6 @@ class Dump:
 
     Args:
         source: decompressed UTF-8 without byte order mark.
-        tally: counters of the slice.
         limit: maximum characters of a text.
         fragment: bool, True if `source` lacks the beginning of the dump.
         last: bool, True if `source` includes the end of the dump.

@@ -198,7 +198,6 @@ def collect_infoboxes(text: str, inline: Callable[[str], str], page: ExtractedPa
     Args:
         text: the page without comments, references and other non-text elements.
         inline: function from wikitext to the text that the page shows.
-        page: result of the page.
     """
     for box, name, value in _arguments(text, 0):
         add_field(box, name, _lines(inline(_LINE_BREAK.sub("\n\n", value))), page)
@@ -209,9 +208,6 @@ def add_field(box: str, name: str, lines: list[str], page: ExtractedPage) -> Non
 
     Args:
         box: type of the box; may be empty.
-        name: name in the source.
-        lines: lines of the value.
-        page: result of the page.
     """
     name = " ".join(plain(name.replace("_", " ")).split()).strip(" :•·")
     value = ""

@@ -319,8 +319,6 @@ def by_name(name: str, shown: str, text: str, language: str) -> str | None:
     Args:
         name: lower-case name.
         shown: name as typed.
-        text: first argument.
-        language: language of the wiki.
     """
     if language == "fr":
         if not text and name in _INDICATED:

@@ -113,7 +113,6 @@ def render(content: str, language: str = "en", line: str = "", after: str = "") 
 
     Args:
         content: text between the braces, with inner templates rendered.
-        language: language of the wiki.
         line: text before the template on its line; empty at the beginning.
         after: following character; empty at the end.
     """

@@ -56,11 +56,7 @@ def cut(file_slice: Slice) -> list[Slice]:
 
 
 class UnpackedStream:
-    """Decompressed bytes of a file, with the position in the compressed file.
-
-    Args:
-        file_slice: slice with its span.
-    """
+    """Decompressed bytes of a file, with the position in the compressed file."""
 
     def __init__(self, file_slice: Slice) -> None:
         self._handle = storage.open_input(file_slice.path)
@@ -297,7 +293,6 @@ def reason(article: Article, root: Any, more: frozenset[str], is_read: bool) -> 
     """Return why a page is not an article; None if it is one.
 
     Args:
-        article: the page.
         root: lxml element, the root of its HTML.
         more: lower-case names of additional templates that mark disambiguation pages.
         is_read: bool, True if the page's namespace is read.

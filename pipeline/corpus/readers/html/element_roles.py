@@ -161,7 +161,6 @@ def collect(element: Any, lines: Callable[[Any], list[str]], page: ExtractedPage
     Args:
         element: lxml element of the box.
         lines: function from an element to the lines of its text.
-        page: result to which the fields are added.
     """
     if not _CLASS.search(element.get("class", "")):
         return

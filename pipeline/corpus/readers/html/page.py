@@ -111,7 +111,6 @@ class _TreeWalk:
     """Conversion of one page.
 
     Args:
-        rules: extractor with the rules of the pages.
         flat: bool, True for the text of one element, such as a cell, as lines without blocks.
     """
 

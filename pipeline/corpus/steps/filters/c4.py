@@ -80,7 +80,6 @@ def apply_c4(document: Document, *, language: str = "en", end_marks: bool = True
     `[1]`, `[edit]` and `[citation needed]` are removed from lines.
 
     Args:
-        document: cleaned document.
         language: its language; languages other than English add their own end marks.
         end_marks: drop lines without an end mark.
     """
