@@ -245,16 +245,11 @@ def _decide_in_order(of: I32, undecided: I64, begins: Sequence[I64], compare: Co
 
 
 class SignatureColumns:
-    """Signatures of documents, in one flat file per column on the local disk.
-
-    Attributes:
-        directory: directory of the files.
-        count: number of documents.
-    """
+    """Signatures of documents, in one flat file per column on the local disk."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self.count = 0
+        self.count = 0  # of documents
         self._types: dict[str, np.dtype[Any]] = {}
 
     def gather(self, batches: Iterable[pa.RecordBatch]) -> None:

@@ -35,9 +35,6 @@ class BatchWriter:
 
     Args:
         files: writer and schema of each file.
-
-    Attributes:
-        rows, bytes: number of rows, and bytes of their text.
     """
 
     def __init__(self, files: Sequence[tuple[pa.RecordBatchFileWriter, pa.Schema]]) -> None:
@@ -45,6 +42,7 @@ class BatchWriter:
         fields = {field.name: field for _, arrow_schema in files for field in arrow_schema}
         self._schema = pa.schema(fields.values())
         self._pending: list[dict[str, Any]] = []
+        # rows and bytes: number of rows, and bytes of their text
         self._size = self.rows = self.bytes = 0
 
     def add(self, row: dict[str, Any], size: int) -> None:

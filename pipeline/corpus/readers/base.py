@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from cloze.core import storage
@@ -19,8 +21,6 @@ from cloze.core.humanize import most_first
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, CorpusOptions
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin
-from cloze.pipeline.corpus.readers.file_types import HEAD_BYTES as HEAD_BYTES
-from cloze.pipeline.corpus.readers.file_types import find_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,6 +208,7 @@ def file_patterns(*endings: str) -> tuple[str, ...]:
 
 
 Files: TypeAlias = list[tuple[str, str]]  # name relative to the source, and path
+Documents: TypeAlias = Iterator[Document]
 
 
 class FileReader:
@@ -349,6 +350,29 @@ def _is_hidden(name: str) -> bool:
     return any(component.startswith((".", "_")) for component in name.split("/"))
 
 
+# Detection of file types by the first bytes, for readers that would accept anything as text.
+
+HEAD_BYTES = 4096
+_, *_ROWS = Path(__file__).with_name("file_types.txt").read_text(encoding="utf-8").splitlines()
+# description, source that reads it (empty: none), remedy, pattern of the first bytes
+_TYPES = [
+    (description, source, remedy, re.compile(pattern.encode(), re.DOTALL))
+    for description, source, remedy, pattern in (row.split("\t") for row in _ROWS)
+]
+
+
+def find_type(head: bytes) -> tuple[str, str, str]:
+    """Return (type, source that reads it, remedy) of a file from its first bytes; empty: unknown.
+
+    The remedy says what a source that does not read the type advises.
+    """
+    for description, source, remedy, pattern in _TYPES:
+        if pattern.match(head[:HEAD_BYTES]):
+            advice = f"name it as source {source}" if source else "take its text out first"
+            return description, source, remedy or advice
+    return "", "", ""
+
+
 def has_expected_type(head: bytes, tally: ReadCounters) -> bool:
     """Return True if the slice's reader may read a file with this head; else record the damage.
 
@@ -364,8 +388,3 @@ def has_expected_type(head: bytes, tally: ReadCounters) -> bool:
     sentence = f"the file is {description}, {nothing} for source {kind}"
     tally.record_damage(reason, sentence, remedy=remedy)
     return False
-
-
-def kind_of(head: bytes) -> tuple[str, str]:
-    """Return (type, source that reads it) of a file from its first bytes; empty if unknown."""
-    return find_type(head)[:2]

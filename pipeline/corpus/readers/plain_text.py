@@ -19,13 +19,14 @@ from cloze.pipeline.corpus.document import OTHER_SCRIPTS, Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers import encodings
 from cloze.pipeline.corpus.readers.base import (
-    HEAD_BYTES,
+    Documents,
     FileReader,
     ReadCounters,
     Slice,
     file_patterns,
     has_expected_type,
 )
+from cloze.pipeline.corpus.readers.encodings import detect_unicode
 from cloze.pipeline.corpus.readers.streams import (
     ByteSource,
     CorruptStreamError,
@@ -33,7 +34,6 @@ from cloze.pipeline.corpus.readers.streams import (
     open_source,
     peek,
 )
-from cloze.pipeline.corpus.readers.unicode_forms import detect_unicode
 
 _CHUNK = 1 << 20
 
@@ -268,9 +268,7 @@ class TextReader(FileReader):
     options = PlainTextOptions
     patterns = file_patterns(".txt", ".text", ".tokens", ".raw")
 
-    def read(
-        self, file_slice: Slice, options: PlainTextOptions, tally: ReadCounters
-    ) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: PlainTextOptions, tally: ReadCounters) -> Documents:
         """Yield the documents of one file."""
         if options.blank_line_documents:
             yield from self._between_blank_lines(file_slice, options, tally)
@@ -289,11 +287,11 @@ class TextReader(FileReader):
 
     def _between_blank_lines(
         self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
-    ) -> Iterator[Document]:
+    ) -> Documents:
         lines: list[bytes] = []
         number = size = start = 0
 
-        def finish() -> Iterator[Document]:
+        def finish() -> Documents:
             nonlocal number
             if not size:
                 return
@@ -312,7 +310,7 @@ class TextReader(FileReader):
                 )
 
         with contextlib.closing(open_source(file_slice.path)) as source:
-            head, unpacked = peek(as_utf8(source), HEAD_BYTES)
+            head, unpacked = peek(as_utf8(source))
             if not has_expected_type(head, tally):
                 return
             for line in read_lines(unpacked, options.maximum_document_bytes, tally.record_damage):

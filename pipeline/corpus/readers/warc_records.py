@@ -60,18 +60,13 @@ class _BadRecord:
 
 
 class _Window:
-    """The bytes of a file that are read and not yet passed, up to damage or the end.
-
-    Attributes:
-        data: the bytes.
-        offset: position of the first of them in the decompressed file.
-        damage: why no more can be read; None at the end of the file.
-    """
+    """The bytes of a file that are read and not yet passed, up to damage or the end."""
 
     def __init__(self, source: ByteSource, begin: int) -> None:
         self._source = source
         self.data = bytearray()
-        self.offset = begin
+        self.offset = begin  # position of the first of them in the decompressed file
+        # why no more can be read; None at the end of the file
         self.damage: CorruptStreamError | None = None
 
     def fill(self) -> bool:

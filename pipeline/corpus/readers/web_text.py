@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers import encodings
+from cloze.pipeline.corpus.readers.encodings import BYTE_ORDER_MARKS
 from cloze.pipeline.corpus.readers.prose import reads_as_prose
 from cloze.pipeline.corpus.readers.raised import without_marks
-from cloze.pipeline.corpus.readers.unicode_forms import BYTE_ORDER_MARKS
 
 _META = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 _META_BYTES = 4096

@@ -16,7 +16,7 @@ from typing import Literal
 
 from cloze.pipeline.corpus.document import Document, is_plain
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, StepFunction
+from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep
 
 
 class RepairOptions(CorpusOptions):
@@ -63,11 +63,9 @@ def repair(document: Document) -> CleaningResult:
     return CleaningResult(document)
 
 
-def _build_repair(options: RepairOptions) -> StepFunction | None:
-    return repair if options.repair_unicode else None
-
-
-REPAIR = CleaningStep(options=RepairOptions, build=_build_repair)
+REPAIR = CleaningStep(
+    options=RepairOptions, build=lambda options: repair if options.repair_unicode else None
+)
 
 
 # Cc except white space; soft hyphen; zero-width space, direction marks and embeddings, word joiner
@@ -117,8 +115,6 @@ def clean(document: Document, form: Form = "NFC") -> CleaningResult:
     )
 
 
-def _build_clean(options: CleanOptions) -> StepFunction:
-    return partial(clean, form=options.normalize_unicode)
-
-
-CLEAN = CleaningStep(options=CleanOptions, build=_build_clean)
+CLEAN = CleaningStep(
+    options=CleanOptions, build=lambda options: partial(clean, form=options.normalize_unicode)
+)

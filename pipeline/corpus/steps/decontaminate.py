@@ -26,8 +26,8 @@ from cloze.core.config import InputPath
 from cloze.core.errors import DataError, first_line
 from cloze.core.words import UNSPACED_LETTER, width
 from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.readers.encodings import SAMPLE_BYTES, detect_unicode
 from cloze.pipeline.corpus.readers.streams import CorruptStreamError, open_source
-from cloze.pipeline.corpus.readers.unicode_forms import SAMPLE_BYTES, detect_unicode
 from cloze.pipeline.corpus.steps.base import (
     CleaningResult,
     CleaningStep,

@@ -135,21 +135,18 @@ def mask_units(
 
 
 class _Placement:
-    """The units placed so far. Masks are in the order (row, copy).
-
-    Attributes:
-        closed: uint64 [masks * width], one bit per slot, set if no unit may use it.
-        remaining: int64 [masks], rest of the budgets.
-        placed: units as numbers: mask, slot in its row, words. Sorted, they have the order of a
-            selection.
-        gap: 1 if units must not touch, else 0.
-    """
+    """The units placed so far. Masks are in the order (row, copy)."""
 
     def __init__(self, candidates: MaskCandidates, budget: I64, keys: U64, units: UnitSpec) -> None:
+        # gap: 1 if units must not touch, else 0
         self.candidates, self.units, self.gap = candidates, units, int(units.are_spans)
         self.words, self.copies = WordSlots.of(candidates), keys.shape[1]
+        # remaining: int64 [masks], rest of the budgets
         self.keys, self.remaining = keys.reshape(-1), budget.reshape(-1).copy()
+        # uint64 [masks * width], one bit per slot, set if no unit may use it
         self.closed = np.repeat(~self.words.free, self.copies, axis=0).reshape(-1)
+        # units as numbers: mask, slot in its row, words. Sorted, they have the order of a
+        # selection.
         self.placed = [np.zeros(0, np.uint64)]
 
     def _add(self, mask: I64, slot: I64, size: npt.NDArray[Any]) -> None:

@@ -73,9 +73,6 @@ class SectionFilter:
     Args:
         dropped: lower-case headings of sections to drop, including subsections.
         retained: lower-case headings; if any, only these sections are read. "" is the lead.
-
-    Attributes:
-        is_read: the current section is read.
     """
 
     def __init__(self, dropped: frozenset[str], retained: frozenset[str]) -> None:
@@ -83,7 +80,7 @@ class SectionFilter:
         self._skipped = _NONE  # level of the heading whose section is dropped
         # level of the heading whose section is kept
         self._open = 0 if not retained or "" in retained else _NONE
-        self.is_read = self._open != _NONE
+        self.is_read = self._open != _NONE  # the current section is read
 
     def heading(self, level: int, name: str) -> None:
         """Enter the section of a heading of this level (1 to 6)."""
@@ -182,9 +179,6 @@ class Blocks:
     Args:
         page: page to add the paragraphs to.
         rules: rules of the pages.
-
-    Attributes:
-        sections: tracker of the sections.
     """
 
     def __init__(self, page: ExtractedPage, rules: ArticleRules) -> None:

@@ -134,10 +134,6 @@ class Dump:
         limit: maximum characters of a text.
         fragment: bool, True if `source` lacks the beginning of the dump.
         last: bool, True if `source` includes the end of the dump.
-
-    Attributes:
-        site: content of `<siteinfo>`, once the first page is read.
-        count: number of pages started.
     """
 
     def __init__(
@@ -158,8 +154,8 @@ class Dump:
         self._has_gap = False  # bytes were lost since the last page
         self._open: _PageParser | None = None
         self._page_offset = 0
-        self.site = Site()
-        self.count = 0
+        self.site = Site()  # content of `<siteinfo>`, once the first page is read
+        self.count = 0  # number of pages started
 
     def pages(self) -> Iterator[Page]:
         """Yield the readable pages; damage is recorded in the counters."""

@@ -21,7 +21,13 @@ import orjson
 from cloze.pipeline.corpus.document import PLACEHOLDER, Document, escape_markup
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.provenance import wiki
-from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice, file_patterns
+from cloze.pipeline.corpus.readers.base import (
+    Documents,
+    FileReader,
+    ReadCounters,
+    Slice,
+    file_patterns,
+)
 from cloze.pipeline.corpus.readers.encyclopedia.elements import without_padding
 from cloze.pipeline.corpus.readers.plain_text import read_lines
 from cloze.pipeline.corpus.readers.prose import has_finite_verb, reads_as_prose, reads_as_statement
@@ -56,9 +62,7 @@ class WikiextractorReader(FileReader):
     kind = "wikiextractor"
     patterns = ("wiki_*", *file_patterns(".json", ".jsonl"))
 
-    def read(
-        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
-    ) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -> Documents:
         """Yield the documents of a file; those that are not UTF-8 are quarantined.
 
         A file that ends inside a document is damaged.
