@@ -7,6 +7,7 @@ articles.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from cloze.core.words import UNSPACED_LETTER
@@ -34,6 +35,11 @@ def read_lists(path: Path, separator: str | None = None) -> dict[str, list[str]]
         elif line and not line.startswith("#"):
             entries += line.split(separator)
     return lists
+
+
+def alternatives(lists: Mapping[str, list[str]], name: str) -> str:
+    """Return a section as alternatives of a pattern; <NAME> in it stands for the section NAME."""
+    return re.sub("<([A-Z]+)>", lambda match: alternatives(lists, match[1]), "|".join(lists[name]))
 
 
 _WORDS = {

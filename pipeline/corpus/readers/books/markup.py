@@ -27,6 +27,7 @@ from cloze.core import storage
 from cloze.core.errors import cause_of
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.books.book_text import Book, Section, add_heading
+from cloze.pipeline.corpus.readers.books.headings import LISTS, alternatives
 from cloze.pipeline.corpus.readers.prose import reads_as_prose
 from cloze.pipeline.corpus.readers.streams import FORMATS
 
@@ -158,20 +159,9 @@ MOST_MEMBER_BYTES = 32 << 20  # of one chapter, decompressed
 MOST_BYTES = 256 << 20  # of all chapters, decompressed
 
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
-_BLOCKS = frozenset("p div li dd dt blockquote pre section article td figcaption body".split())
-_IGNORED = frozenset(
-    """
-    script style nav head table figure img svg aside sup math audio video object form noscript
-    """.split()
-)
-_BOILERPLATE = re.compile(
-    r"\b(?:pg-boilerplate|pgheader|pg-header|pg-footer|pagenum|pageno|footnote|noteref|toc|"
-    r"titlepage|copyright)\b"
-)
-_SKIPPED_DOCUMENTS = re.compile(
-    r"(?:nav|toc|contents|cover|title|title[-_ ]?page|about|copyright|colophon|landmarks|index|loi|"
-    r"footnotes|endnotes)\d*"
-)
+_BLOCKS, _IGNORED = frozenset(LISTS["epub blocks"]), frozenset(LISTS["epub ignored"])
+_BOILERPLATE = re.compile(rf"\b(?:{alternatives('epub boilerplate')})\b")
+_SKIPPED_DOCUMENTS = re.compile(rf"(?:{alternatives('epub apparatus')})\d*")
 _ENCODING = re.compile(rb"""encoding=["']([\w.-]{1,40})["']""")
 
 

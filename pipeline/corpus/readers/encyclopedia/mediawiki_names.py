@@ -11,14 +11,24 @@ import functools
 import re
 from pathlib import Path
 
-from cloze.pipeline.corpus.readers.prose import read_lists
+from cloze.pipeline.corpus.readers import prose
 
-_LISTS = read_lists(Path(__file__).with_suffix(".txt"), " | ")
+_LISTS = prose.read_lists(Path(__file__).with_suffix(".txt"), " | ")
 
 
 def read_table(section: str) -> dict[str, str]:
     """Return a section of the data whose entries are a key, a blank and a value."""
     return {key: value for key, _, value in (entry.partition(" ") for entry in _LISTS[section])}
+
+
+def alternatives(section: str) -> str:
+    """Return the entries of a section as the alternatives of a pattern."""
+    return prose.alternatives(_LISTS, section)
+
+
+def read_list(section: str) -> list[str]:
+    """Return the entries of a section of the data in order."""
+    return _LISTS[section]
 
 
 def read_names(section: str) -> frozenset[str]:

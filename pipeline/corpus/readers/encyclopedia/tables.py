@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN, InfoboxField
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import ExtractedPage, Form, plain
 from cloze.pipeline.corpus.readers.encyclopedia.elements import escape_literals, unescape_literals
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import alternatives
 
 MARK = "\ue0fa"
 """Precedes each row of a kept table; alone it marks a dropped table."""
@@ -151,36 +152,18 @@ LINES = "; "
 """Separator between the lines of a value and between list items in it."""
 
 _BEGIN = re.compile(r"\{\{[\s_]*([^{}|<>\[\]]{3,80}?)[\s_]*(?=[|}\n<])")
-# Names of such templates: `Infobox settlement`, `Ficha de …`, `Info/…`, `Карточка …`, `Miasto
-# infobox`.
+# `Infobox settlement`, `Ficha de …`, `Info/…`, `Карточка …`, `Miasto infobox`
 _KINDS = re.compile(
-    r"(?:infobo(?:x|ks)|geobox|infocaixa|infotaula|infokutija|faktamall|карточка|картка|基礎情報|صندوق "
-    r"معلومات|جعبه اطلاعات)[\s_/:-]*(?P<kind>.*)"
+    rf"(?:{alternatives('infobox names')})[\s_/:-]*(?P<kind>.*)"
     r"|info/(?P<info>.+)|ficha (?:de )?(?P<ficha>.+)|(?P<before>.+?)[\s_/-]+(?:infobox|bilgi "
-    r"kutusu|정보)"
-    r"|(?P<whole>(?:automatic )?taxobox|(?:sub|infra|hybrid)?speciesbox|chembox|drugbox|virusbox)",
+    r"kutusu|정보)|(?P<whole>(?:automatic )?taxobox|(?:sub|infra|hybrid)?speciesbox|chembox|drugbox|"
+    r"virusbox)",
     re.IGNORECASE,
 )
 _TOKEN = re.compile(r"\{\{|\}\}|\[\[|\]\]|\|")
 _NAME = re.compile(r"[^\n=<>\[\]{}]{1,60}")
-# Names of layout arguments: words of the name, its end, or all of it.
-_LAYOUT = re.compile(
-    r"(?:.*[ -])?(?:images?|img|pictures?|photos?|pic|captions?|alt|maps?|imagesize|mapsize|"
-    r"pushpin|legend|colou?r[12]?|bgcolou?r|fgcolou?r|style|"
-    r"class|align|label position|footnotes?|refs?|references?|embed|child|module|nocat|autocat|"
-    r"collapsed?|demo|bodystyle)(?:[ -].*)?|"
-    r".*(?:colou?r|caption)\d?|(?:.* )?(?:image|map|img|flag|seal|logo|coat|sign|signature|cover)[ "
-    r"-]?(?:size|width|height|upright|type|link)|"
-    r"legenda|bild|bildgröße|imagem|imagen|изображение|подпись|ширина|légende|taille image",
-    re.IGNORECASE,
-)
-# Layout values: files, sizes, colours, switches (but `N` is the north).
-_SETTING = re.compile(
-    r"(?i:[^\n]*\.(?:jpe?g|png|svg|gif|tiff?|webp|xcf|djvu|pdf|og[gva]|webm|mid|wav|flac)|(?:\d+ "
-    r"?x? ?)?\d* ?px|#[0-9a-f]{3,8}|"
-    r"yes|no|on|off|true|false|auto|default|inline|title|none|left|right|center|collapsed|oui|non|"
-    r"sí|sim|ja|nein|да|нет)|y|n"
-)
+_LAYOUT = re.compile(alternatives("infobox layout"), re.IGNORECASE)
+_SETTING = re.compile(rf"(?i:{alternatives('infobox settings')})|y|n")  # but `N` is the north
 _LINE_BREAK = re.compile(r"<br\b[^<>]*>|</?(?:li|div|p|ul|ol)\b[^<>]*>", re.IGNORECASE)
 _LINE = re.compile(rf"\n\s*\n|\n(?=[ \t]*[*#:;{MARK}])")
 _ITEM = re.compile(r"^(?!#[0-9a-fA-F]{3,8}$)[*#:;]+\s*")  # but not a colour

@@ -14,6 +14,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP, PHONES, esc
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
     ENGLISH_NAMES,
     GERMAN_NAMES,
+    read_list,
     read_names,
     read_table,
 )
@@ -174,12 +175,7 @@ def height(arguments: Arguments, keywords: Keywords) -> str:
 
 
 ROMAN = re.compile("[IVXLCDM]+")
-_MONTHS_FR = (
-    "janvier février mars avril mai juin juillet août septembre octobre novembre décembre".split()
-)
-_MONTHS_UK = (
-    "січня лютого березня квітня травня червня липня серпня вересня жовтня листопада грудня".split()
-)
+_MONTHS_FR, _MONTHS_UK = read_list("months fr"), read_list("months uk")
 _ENDINGS = {"ère": "re", "ème": "e"}
 
 

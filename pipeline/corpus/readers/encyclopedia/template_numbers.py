@@ -10,14 +10,12 @@ import re
 import unicodedata
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
-from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import read_table
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import read_list, read_table
 
 Arguments = list[str]
 Keywords = dict[str, str]
 
-_MONTHS = (
-    "January February March April May June July August September October November December".split()
-)
+_MONTHS = read_list("months en")
 _MONTH_NUMBERS = {
     name[:length].lower(): number
     for number, name in enumerate(_MONTHS, 1)
@@ -42,14 +40,7 @@ _SYMBOLS = read_table("unit symbols")
 _CURRENCIES = read_table("currencies")
 _WORDED = re.compile(r"[^\W\d_]{3,}")
 _POWERS = {3: "thousand", 6: "million", 9: "billion", 12: "trillion"}
-_SEQUENCES = {
-    "mi": ("yd", "ch", "ft", "furlong"),
-    "yd": ("ft", "in"),
-    "ft": ("in",),
-    "st": ("lb",),
-    "lb": ("oz",),
-    "hand": ("in",),
-}  # 5 ft 8 in
+_SEQUENCES = {unit: smaller.split() for unit, smaller in read_table("smaller units").items()}
 _SEPARATORS = {
     **dict.fromkeys("de es it nl id tr da el ca ro sl hr sr vi".split(), "."),
     **dict.fromkeys("fr pt ru uk pl cs sk sv fi no nb nn hu bg et lv lt".split(), " "),

@@ -27,7 +27,11 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     escape_literals,
     touch,
 )
-from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import ENGLISH_NAMES, read_names
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
+    ENGLISH_NAMES,
+    alternatives,
+    read_names,
+)
 from cloze.pipeline.corpus.readers.encyclopedia.template_functions import by_name, first, labelled
 from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import (
     Arguments,
@@ -48,28 +52,15 @@ _CONSTANTS = {
     "!hole": HOLE_TEMPLATE,
 }
 
-# Families of names, in any language, whose removal loses no words.
-_BEGINNINGS = re.compile(
-    r"(?:cite|citation|vcite|sfn|harv|efn|refn|notelist|reflist|refbegin|refend|"
-    r"ref |infobox|taxobox|navbox|pp-|use |"
-    r"main(?:$| )|see also|authority|#tag:ref|flagicon|flagdeco|subst:|defaultsort|displaytitle|"
-    r"webarchive|"
-    r"citar? |cytuj|cituj|ref-[a-z]{2,3}$|portal |refimprove|inflation[-/]fn|audio[- ]icon)"
-)
-_ENDINGS = re.compile(
-    r".* (?:needed|inline|icon|source\??|span|required|begin|end|stub|box)|.*(?:-inline|-stub|"
-    r"[?？؟])|.*(?:verification|verify|citation|footnote|disputed).*"
-)
+_BEGINNINGS = re.compile(f"(?:{alternatives('silent template beginnings')})")
+_ENDINGS = re.compile(alternatives("silent template endings"))
 _DATED = re.compile(r"\s*(?:date|datum|fecha|дата|تاريخ|data)\s*=")
 PHONETIC = re.compile(r"ipac?-.*|(?:ipa|lfe|xpa)-.*")
 
 _NAMED = re.compile(r"\s*[\w -]{1,30}\s*")
 _LANGUAGE = re.compile(r"lang-([a-z]{2,3})(?:-[a-z-]+)?\d?")
 _FOREIGN_CODE = re.compile(r"[a-z]{2,3}")
-_COMPUTED = re.compile(
-    r"#|population|metadata|metadaten|einwohner|data |inflation|age|alter|wikidata|current|local|"
-    r"page|site|number|first |last |digits|year|str "
-)
+_COMPUTED = re.compile(alternatives("computed templates"))
 _PLAIN_WORD = re.compile(r"[^\W\d_]{2,}")
 _NO_WORDS = re.compile(
     r"\.(?:ogg|oga|wav|mp3|jpe?g|png|gif|svg|webm|pdf)\b|https?:|www\.|[=<>{}\[\]]", re.IGNORECASE
