@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 LATIN = ".!?"
@@ -22,25 +23,9 @@ ELLIPSIS = "…"
 """Ends or breaks off a sentence; C4 regards a line that ends in it as truncated."""
 
 ETHIOPIC_STOP = "፡፡"  # two word spaces, typed for `።`
-OTHER_SCRIPTS = (
-    # Chinese and Japanese: 。｡．！？ and presentation forms
-    "\u3002\uff61\uff0e\uff01\uff1f\ufe12\ufe15\ufe16\ufe52\ufe56\ufe57"
-    "\u061f\u06d4\u061d\u061e\u0700\u0701\u0702"  # Arabic and Urdu: ؟ ۔, Syriac
-    "\u0964\u0965"  # Devanagari and related scripts: । ॥
-    "\u0589"  # Armenian: ։
-    "\u1362\u1367\u1368"  # Ethiopic: ። ፧ ፨
-    "\u104b\u17d4\u17d5"  # Burmese ။, Khmer ។ ៕
-    "\u0f0d\u0f0e\u0f0f\u0f10\u0f11"  # Tibetan: །
-    # double marks, and rare marks of any script
-    "\u203c\u203d\u2047\u2048\u2049\u2e2e\u2e3c\u2e53\u2e54\u2e60\u2e61"
-    # N'Ko, Samaritan, Canadian, Hanunoo, Mongolian, Limbu
-    "\u07f9\u0837\u0839\u083d\u083e\u166e\u1735\u1736\u1803\u1809\u1944\u1945"
-    # Tai Tham, Balinese
-    "\u1aa8\u1aa9\u1aaa\u1aab\u1b4e\u1b4f\u1b5a\u1b5b\u1b5e\u1b5f\u1b7d\u1b7e\u1b7f"
-    # Lepcha, Ol Chiki, Coptic, Lisu, Vai, Bamum
-    "\u1c3b\u1c3c\u1c7e\u1c7f\u2cf9\u2cfa\u2cfb\ua4ff\ua60e\ua60f\ua6f3\ua6f7"
-    # Phags-pa, Saurashtra, Kayah Li, Javanese, Cham, Meetei
-    "\ua876\ua877\ua8ce\ua8cf\ua92f\ua9c8\ua9c9\uaa5d\uaa5e\uaa5f\uaaf0\uaaf1\uabeb"
+_CODES = Path(__file__).with_name("end_marks.txt").read_text(encoding="utf-8").splitlines()
+OTHER_SCRIPTS = "".join(
+    chr(int(code, 16)) for line in _CODES if not line.startswith("#") for code in line.split()
 )
 
 UNMARKED = "\u0e01-\u0eff\u0f40-\u0fbc\u1000-\u109f\u1780-\u17ff"

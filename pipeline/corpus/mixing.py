@@ -103,9 +103,7 @@ class Mixture:
     @property
     def most(self) -> int:
         """The most times that a document may be taken, at least 1."""
-        return max(
-            [1, *(choice.whole + bool(choice.documents) for choice in self.choices.values())]
-        )
+        return max([1, *(one.whole + bool(one.documents) for one in self.choices.values())])
 
     def times(
         self, keys: random_keys.U64, numbers: I64, heldout: Bools, groups: I64
@@ -215,9 +213,8 @@ def _group_choice(totals: GroupTotals, target: int, window: Window) -> GroupChoi
             budget - int(running[count - 1]),
             (int(ranks[count - 1]), int(numbers[count - 1])),
         )
-    for number, size in zip(
-        numbers[count:].tolist(), sizes[count:][:FILLING].tolist(), strict=False
-    ):
+    later = slice(count, count + FILLING)
+    for number, size in zip(numbers[later].tolist(), sizes[later].tolist(), strict=True):
         if size <= left:
             more.append(number)
             left -= size

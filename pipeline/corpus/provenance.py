@@ -52,9 +52,7 @@ class Origin:
 
     def filled(self, other: Origin) -> Origin:
         """Return a copy with empty fields filled from `other`."""
-        return Origin(
-            **{name: value or getattr(other, name) for name, value in asdict(self).items()}
-        )
+        return Origin(**{key: value or getattr(other, key) for key, value in asdict(self).items()})
 
 
 NOTHING_KNOWN = Origin()
@@ -126,9 +124,7 @@ def wiki(name: str, base: str, file: str) -> Origin:
     date = "-".join(filter(None, match.groups())) if match else ""
     known = _WIKIMEDIA.fullmatch(host)
     if known and known[1]:
-        name = name or known[1].replace("-", "_") + (
-            "wiki" if known[2] == "wikipedia" else known[2]
-        )
+        name = name or f"{known[1].replace('-', '_')}{known[2].replace('wikipedia', 'wiki')}"
     return Origin(
         name=name or host,
         url=f"https://{host}/" if host else "",

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from cloze.core import storage
 from cloze.core.arrow import open_arrow, write_arrow
-from cloze.core.artifacts import artifact, fingerprints
+from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import TRAIN, Manifest
 from cloze.core.errors import DataError, UsageError
 from cloze.core.humanize import an
@@ -172,15 +172,6 @@ class BaseDataset:
                         f"make the dataset without append"
                     )
                 return
-
-    def link_files(self, target: str) -> None:
-        """Link the dataset's files into the directory `target`.
-
-        Raises:
-            DataError: a file does not have the hash in the manifest.
-        """
-        for entry in self.manifest.files:
-            fingerprints.link_unchanged(self.path, entry, storage.join(target, entry.path))
 
 
 def prefix(split: str, generation: int) -> str:

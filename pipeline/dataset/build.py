@@ -69,7 +69,8 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
         tokenizer.save(build.file("tokenizer"))
     else:
         base.check(info, bin_borders(config.length, config.length_bins))
-        base.link_files(build.path)
+        for entry in base.manifest.files:
+            fingerprints.link_unchanged(base.path, entry, build.file(entry.path))
     groups = corpus.groups(build.scratch, LEAST_RUN_BYTES)
     bins = len(bin_borders(config.length, config.length_bins))
     tokens = sum(corpus.sizes) / BYTES_PER_TOKEN * config.drawings

@@ -45,6 +45,8 @@ from cloze.pipeline.corpus.duplicates.unit_plans import (
 from cloze.pipeline.corpus.files.intermediate import documents_at
 from cloze.pipeline.corpus.options import MinHash, MixtureOptions
 
+Figures = dict[str, Any]  # for `CorpusPlan`, as JSON
+
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
@@ -181,9 +183,7 @@ def document_texts(
     return read
 
 
-def decide(
-    columns: SignatureColumns, request: CorpusPlanRequest
-) -> tuple[pa.Table, dict[str, Any]]:
+def decide(columns: SignatureColumns, request: CorpusPlanRequest) -> tuple[pa.Table, Figures]:
     """Apply the rules to documents, of which no other document is a duplicate.
 
     Returns:
@@ -219,9 +219,7 @@ def decide(
     return table, _figures(columns, found, request)
 
 
-def _figures(
-    columns: SignatureColumns, found: Duplicates, request: CorpusPlanRequest
-) -> dict[str, Any]:
+def _figures(columns: SignatureColumns, found: Duplicates, request: CorpusPlanRequest) -> Figures:
     names = sorted(set(request.kinds))
     kind = np.array([names.index(kind) for kind in request.kinds], np.int64)
     part = columns.mapped("part")

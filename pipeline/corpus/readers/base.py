@@ -271,9 +271,7 @@ class FileReader:
         return self._cut_all(sorted(matching)), others
 
     def _cut_all(self, files: Files) -> list[Slice]:
-        return [
-            file_slice for name, path in files for file_slice in self.cut(self._slice(name, path))
-        ]
+        return [piece for name, path in files for piece in self.cut(self._slice(name, path))]
 
     def cut(self, file_slice: Slice) -> list[Slice]:
         """Divide a file into slices for several workers; the default is one slice.

@@ -184,7 +184,5 @@ def _is_text_in(data: bytes, encoding: str) -> bool:
         text = decoder.decode(data)
     except UnicodeDecodeError:
         return False
-    unprintable_count = sum(
-        not (character.isprintable() or character.isspace()) for character in text
-    )
-    return len(text) >= 8 and unprintable_count <= _MOST_UNPRINTABLE * len(text)
+    unprintable = sum(not (character.isprintable() or character.isspace()) for character in text)
+    return len(text) >= 8 and unprintable <= _MOST_UNPRINTABLE * len(text)

@@ -255,9 +255,7 @@ def split(paragraphs: Iterable[str], language: str = "en") -> Sentences:
         sentences = split_paragraph(paragraph, language)
         if has_hole(paragraph):
             dropped += [sentence for sentence in sentences if PLACEHOLDER_PATTERN.search(sentence)]
-            sentences = [
-                sentence for sentence in sentences if not PLACEHOLDER_PATTERN.search(sentence)
-            ]
+            sentences = [text for text in sentences if not PLACEHOLDER_PATTERN.search(text)]
         if sentences:
             starts.append(len(texts))
             texts += sentences

@@ -63,9 +63,8 @@ def sample_masks(
     """
     numbers = np.asarray(copies, np.uint64).reshape(-1)
     rule: Rule = resolve_name(RULES[config.rule].function)
-    drawn = [
-        _draw_block(block, config, table, numbers, rule) for block in _blocks(rows, len(numbers))
-    ]
+    blocks = _blocks(rows, len(numbers))
+    drawn = [_draw_block(block, config, table, numbers, rule) for block in blocks]
     counts = np.concatenate([np.zeros(1, np.int64), *(block[2] for block in drawn)])
     return Masks(
         positions=np.concatenate([np.zeros(0, np.uint16), *(block[0] for block in drawn)]),

@@ -99,10 +99,8 @@ NO_LABEL = -1
 Truncation = Callable[[I64, I64, int, U64], tuple[I64, I64]]
 
 # Uses of a row's random key: each use draws independent numbers.
-USE_MIDDLE, USE_COIN, USE_DOCUMENT, USE_START, USE_TRUNCATE_A, USE_TRUNCATE_B, USE_RANK = range(
-    1, 8
-)
-USE_SINGLE, USE_SHORT, USE_TARGET = range(8, 11)
+USE_MIDDLE, USE_COIN, USE_DOCUMENT, USE_START, USE_TRUNCATE_A, USE_TRUNCATE_B = range(1, 7)
+USE_RANK, USE_SINGLE, USE_SHORT, USE_TARGET = range(7, 11)
 # Uses of a document's key; beyond every offset, whose place in a row's key they take.
 DOCUMENT_SHORT, DOCUMENT_TARGET = 1 << 40, 2 << 40
 

@@ -144,13 +144,11 @@ def _reads_as_text(content: str) -> bool:
 
 def _inline(tokens: list[Token]) -> str:
     """Return the text of a paragraph: links by their words, code unchanged, no images, no HTML."""
-    pieces = []
-    for token in tokens:
-        if token.type in ("text", "code_inline"):
-            pieces.append(token.content)
-        elif token.type in ("softbreak", "hardbreak"):
-            pieces.append("\n")
-    return "".join(pieces)
+    return "".join(
+        "\n" if token.type.endswith("break") else token.content
+        for token in tokens
+        if token.type in ("text", "code_inline", "softbreak", "hardbreak")
+    )
 
 
 # EPUB.
@@ -204,18 +202,16 @@ class _Epub:
 
     def book(self) -> Book:
         container = self._xml("META-INF/container.xml")
-        package_paths = [
-            str(element.get("full-path", "")) for element in container.iter("{*}rootfile")
-        ]
-        if not package_paths:
+        paths = [str(element.get("full-path", "")) for element in container.iter("{*}rootfile")]
+        if not paths:
             raise _Broken("META-INF/container.xml names no package")
-        package = self._xml(package_paths[0])
+        package = self._xml(paths[0])
         titles = [
             element.text or ""
             for element in package.iter("{http://purl.org/dc/elements/1.1/}title")
         ]
         book = Book(title=" ".join((titles or [""])[0].split()))
-        for name in self._spine(package, posixpath.dirname(package_paths[0])):
+        for name in self._spine(package, posixpath.dirname(paths[0])):
             try:
                 book.sections += self._sections(name)
             except _ERRORS as error:

@@ -75,15 +75,11 @@ def _closed(text: str) -> str:
     if GAP not in text:
         return text
     # Else the patterns below would rescan a long run from each gap.
-    text = _RUN.sub(_merge_gap, text)
+    text = _RUN.sub(lambda match: f"{GAP} " if match[0].strip(GAP) else GAP, text)
     if '"' in text or "“" in text or "«" in text or "‘" in text:
         text = _QUOTED.sub(GAP, text)
     text = _BETWEEN.sub(lambda match: match[2] if match[2] in ".!?" else match[1], text)
     return _spaced(_BEFORE.sub("", text) if _MARK_BEHIND.search(text) else text)
-
-
-def _merge_gap(match: re.Match[str]) -> str:
-    return f"{GAP} " if match[0].strip(GAP) else GAP
 
 
 def _bracket(match: re.Match[str]) -> str:

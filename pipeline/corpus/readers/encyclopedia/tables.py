@@ -60,18 +60,15 @@ def table_from_cells(caption: str, raw: list[list[Cell]], form: Form) -> list[st
     width = len(header)
     names = [cell.text for cell in header]
     data_rows = [
-        row
+        [cell.text for cell in row]
         for row in grid
         if row is not header and len(row) <= width and not all(cell.head for cell in row)
     ]
     if form == "markdown":
         lines = [_markdown(names), escape_literals("|" + " --- |" * width)]
-        for row in data_rows:
-            lines.append(_markdown([cell.text for cell in row] + [""] * (width - len(row))))
+        lines += [_markdown(row + [""] * (width - len(row))) for row in data_rows]
     else:
-        lines = [
-            line for row in data_rows if (line := _sentence(names, [cell.text for cell in row]))
-        ]
+        lines = [line for row in data_rows if (line := _sentence(names, row))]
     return [caption, *lines] if caption and lines else lines
 
 

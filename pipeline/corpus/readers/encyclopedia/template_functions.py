@@ -209,9 +209,7 @@ def period(arguments: Arguments, keywords: Keywords, text: str = "") -> str:
     centuries = _two_centuries(arguments)
     if len(centuries) < 2:
         return century(arguments, keywords, text)
-    words = [
-        word for word in arguments if word not in ("", "e", "er") and not ROMAN.fullmatch(word)
-    ]
+    words = [one for one in arguments if one not in ("", "e", "er") and not ROMAN.fullmatch(one)]
     separator = "–" if first(words) in ("", "-", "–") else words[0]
     return f"{centuries[0]} {separator} {centuries[1]} {text}"
 

@@ -285,9 +285,7 @@ def _tables() -> tuple[dict[str, dict[str, str]], dict[str, str]]:
         aliases, arrow, pattern = line.partition(" => ")
         names += [name.strip() for name in aliases.split(" | ")]
         if arrow:
-            pattern = (
-                pattern.replace("␣ ", " ").replace(" ␣", " ").replace("␣", " ").replace("⏎", "\n")
-            )
+            pattern = re.sub("␣ | ?␣", " ", pattern).replace("⏎", "\n")
             if not pattern.isalnum() and "{" not in pattern and pattern[0] not in "!|":
                 pattern = escape_literals(pattern)  # no markup, whatever is beside
             current.update(dict.fromkeys(names, pattern))

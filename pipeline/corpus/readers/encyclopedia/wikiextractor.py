@@ -120,7 +120,9 @@ class WikiextractorReader(FileReader):
                     yield start, b"\n".join([*lines, b""]), title, document_id, attributes["url"]
                 attributes = None
                 if data.startswith(b"<doc "):
-                    attributes = _attributes(data)
+                    pairs = _ATTRIBUTE.findall(data.decode("utf-8", "replace"))
+                    values = {name: html.unescape(value) for name, value in pairs}
+                    attributes = defaultdict(str, values)
                     lines, size, start, has_documents = [], 0, line.offset + line.size + 1, True
                 elif line.data is None:
                     tally.read(line.size)
@@ -141,11 +143,6 @@ class WikiextractorReader(FileReader):
 
 def _unfinished(attributes: defaultdict[str, str]) -> str:
     return f"the file ends inside document {attributes['id']!r}"
-
-
-def _attributes(line: bytes) -> defaultdict[str, str]:
-    pairs = _ATTRIBUTE.findall(line.decode("utf-8", "replace"))
-    return defaultdict(str, {name: html.unescape(value) for name, value in pairs})
 
 
 def _json(line: bytes, offset: int, tally: ReadCounters) -> Iterator[_Raw]:

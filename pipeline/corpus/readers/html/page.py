@@ -59,9 +59,8 @@ def parse(text: str) -> Any:
         root = etree.fromstring(text.replace("\0", "").encode("utf-8", "replace"), parser)
     except etree.XMLSyntaxError:
         return None
-    if any(
-        entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log.filter_from_fatals()
-    ):
+    fatal = parser.error_log.filter_from_fatals()
+    if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in fatal):
         raise TooDeep
     return root
 

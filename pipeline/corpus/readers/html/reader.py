@@ -85,7 +85,10 @@ class _Reading:
         head, source = peek(as_utf8(self._source))
         try:
             if archive.IS_TAR.match(head):
-                yield from self._archive(source)
+                for name, size, content in archive.tar_members(source):
+                    if self._source.side > 0:
+                        return
+                    yield from self._member(name, size, content)
             elif head.startswith(_ZIP):
                 yield from self._zip()
             elif not head.strip() or not has_expected_type(head, self._tally):
@@ -101,12 +104,6 @@ class _Reading:
         """Record damage inside the slice; readers of other slices record the rest."""
         if not self._source.side:
             self._tally.record_damage(reason, sentence, offset=offset)
-
-    def _archive(self, source: ByteSource) -> Documents:
-        for name, size, content in archive.tar_members(source):
-            if self._source.side > 0:
-                return
-            yield from self._member(name, size, content)
 
     def _zip(self) -> Documents:
         for name, size, content in zip_members(*self._source.file()):

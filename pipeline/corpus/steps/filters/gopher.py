@@ -184,10 +184,8 @@ def _line_reason(lines: tuple[str, ...]) -> str | None:
 def _ngram_reason(words: list[str]) -> str | None:
     import numpy as np
 
-    numbers: dict[str, int] = {}
-    ids = np.fromiter(
-        (numbers.setdefault(word, len(numbers)) for word in words), np.int64, len(words)
-    )
+    known: dict[str, int] = {}
+    ids = np.fromiter((known.setdefault(word, len(known)) for word in words), np.int64, len(words))
     lengths = np.fromiter(map(len, words), np.int64, len(words))
     ends = np.concatenate(([0], np.cumsum(lengths)))
     characters = int(ends[-1])
@@ -235,14 +233,12 @@ def _covered(starts: I64, n: int, lengths: I64) -> int:
     return int(lengths[np.cumsum(steps[:-1]) > 0].sum())
 
 
-def _build_repetition(options: GopherRepetitionOptions) -> StepFunction | None:
-    if not options.gopher_repetition:
-        return None
-    return restrict_to_sources(options.web_sources, drop_if(gopher_repetition))
-
-
 REPETITION = CleaningStep(
     options=GopherRepetitionOptions,
-    build=_build_repetition,
+    build=lambda options: (
+        restrict_to_sources(options.web_sources, drop_if(gopher_repetition))
+        if options.gopher_repetition
+        else None
+    ),
     settings=dict.fromkeys(("gopher_duplicate", "gopher_top"), "gopher_repetition"),
 )

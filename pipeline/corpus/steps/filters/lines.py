@@ -90,13 +90,14 @@ def remove_boilerplate(document: Document) -> CleaningResult:
     return remove_paragraphs(document, boilerplate_reason)
 
 
-def _build_boilerplate(options: BoilerplateOptions) -> StepFunction | None:
-    if not options.boilerplate:
-        return None
-    return restrict_to_sources(options.web_sources, remove_boilerplate)
-
-
-BOILERPLATE = CleaningStep(options=BoilerplateOptions, build=_build_boilerplate)
+BOILERPLATE = CleaningStep(
+    options=BoilerplateOptions,
+    build=lambda options: (
+        restrict_to_sources(options.web_sources, remove_boilerplate)
+        if options.boilerplate
+        else None
+    ),
+)
 
 
 MINIMUM_WORDS = 6  # of a paragraph
