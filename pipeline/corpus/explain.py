@@ -260,11 +260,10 @@ def _run_steps(
     """
 
     def observe(name: str, before: Document, result: CleaningResult) -> None:
+        removed = [(each.reason, each.text) for each in result.removed]
         if name == "sentences":
             explanation.sentences = result.sentences.texts if result.sentences is not None else []
-            explanation.dropped_sentences = [
-                (removed.reason, removed.text) for removed in result.removed
-            ]
+            explanation.dropped_sentences = removed
             return
         after = result.document.paragraphs if result.document is not None else ()
         explanation.steps.append(
@@ -272,7 +271,7 @@ def _run_steps(
                 name=name,
                 paragraphs=(len(before.paragraphs), len(after)),
                 characters=(sum(map(len, before.paragraphs)), sum(map(len, after))),
-                removed=[(removed.reason, removed.text) for removed in result.removed],
+                removed=removed,
                 changes=diff_paragraphs(before.paragraphs, after)
                 if result.document is not None
                 else [],

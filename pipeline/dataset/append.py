@@ -85,9 +85,7 @@ def known(keys: U64, files: Sequence[str], stamp: str) -> npt.NDArray[np.bool_]:
         batches = _key_batches(file, stamp)
         # Batch n of a file covers part n of the key space, so a key is looked for in one batch.
         bounds = bucket_borders(ordered, len(batches))
-        for number, (low, high) in enumerate(
-            zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-        ):
+        for number, (low, high) in enumerate(itertools.pairwise(bounds.tolist())):
             stored = batches[number]
             if low < high and len(stored):
                 requested = ordered[low:high]

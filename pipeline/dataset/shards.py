@@ -167,10 +167,8 @@ def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema
     mask_list = arrow_schema.field("masks").type
     mask_type, source_type = mask_list.value_type, arrow_schema.field("source").type
     values = {"positions": masks.positions, "input_ids": masks.input_ids}
-    mask_columns = [
-        list_array(Ragged(values[field.name], masks.offsets), field.type) for field in mask_type
-    ]
-    masks_of_copies = pa.StructArray.from_arrays(mask_columns, fields=list(mask_type))
+    lists = [list_array(Ragged(values[each.name], masks.offsets), each.type) for each in mask_type]
+    masks_of_copies = pa.StructArray.from_arrays(lists, fields=list(mask_type))
     mask_offsets = pa.array(np.arange(len(block) + 1, dtype=np.int32) * copies)
     places = (block.offset & SENTENCES, block.offset >> DRAWING_BIT)
     source = [pa.array(block.document), *(pa.array(each.astype(np.int32)) for each in places)]

@@ -10,6 +10,7 @@ from typing import Any
 
 from cloze.core.artifacts.artifact import HELDOUT, TRAIN
 from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.pipeline.corpus.readers.base import counted
 from cloze.pipeline.dataset import append
 from cloze.pipeline.dataset.append import BaseDataset
 from cloze.pipeline.dataset.config import ExampleConfig
@@ -118,16 +119,12 @@ def token_shares(counters: Mapping[str, int]) -> dict[str, Any]:
     The reasons add up to the tokens read; `tokens_used_again` come in addition.
     """
     read = counters.get(f"{TOKENS}read", 0)
-    counts = {
-        name.removeprefix(TOKENS): count
-        for name, count in counters.items()
-        if name.startswith(TOKENS)
-    }
+    counts = counted(counters, TOKENS)
     counts.pop("read", None)
     reused = counts.pop(AGAIN, 0)
     shares = {
         name: {"tokens": count, "share": round(count / read, 6) if read else 0.0}
-        for name, count in sorted(counts.items())
+        for name, count in counts.items()
     }
     in_rows = shares.get("in_rows", {}).get("share", 0.0)
     return {

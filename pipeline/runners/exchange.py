@@ -264,7 +264,5 @@ def _fetched(paths: Sequence[str], spans: Sequence[tuple[int, int]]) -> Iterator
     ]
     for first, end in group_by_size([high - low for _, low, high in cuts], PASS_BYTES):
         for begin in range(first, end, PASS_RANGES):
-            some = cuts[begin : min(begin + PASS_RANGES, end)]
-            yield storage.read_ranges(
-                [path for path, _, _ in some], [(low, high) for _, low, high in some]
-            )
+            some, lows, highs = zip(*cuts[begin : min(begin + PASS_RANGES, end)], strict=True)
+            yield storage.read_ranges(some, list(zip(lows, highs, strict=True)))

@@ -217,10 +217,7 @@ def albert_normalizer(
 
     Source: google-research/albert, tokenization.py, preprocess_text.
     """
-    steps: list[normalizers.Normalizer] = [
-        normalizers.Replace("``", '"'),
-        normalizers.Replace("''", '"'),
-    ]
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(mark, '"') for mark in ("``", "''")]
     if strip_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
     if lowercase:

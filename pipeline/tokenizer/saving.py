@@ -32,9 +32,8 @@ def save(
     description = json.loads(backend.to_str())
     names = {f"{role}_token": str(backend.id_to_token(i)) for role, i in asdict(special).items()}
     vocab: dict[str, int] = backend.get_vocab(with_added_tokens=True)
-    config = _transformers_config(
-        description, names, framed_as_bert=frame == PairFrame((special.sep,), True)
-    )
+    is_framed = frame == PairFrame((special.sep,), True)
+    config = _transformers_config(description, names, framed_as_bert=is_framed)
     model = description["model"]
     files = {}
     if model["type"] == "WordPiece":

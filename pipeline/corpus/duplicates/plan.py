@@ -83,10 +83,7 @@ def plan(build: BuildContext, request: CorpusPlanRequest, documents: int) -> Cor
     job = PlanUnit(units=decided, keep_dropped=request.keep_dropped, mixture=mixture)
     results = for_each("plan", job)
     dropped: Counter[str] = sum((Counter(result["dropped"]) for result in results), Counter())
-    totals = {
-        name: sum(result[name] for result in results) for name in ("documents", "bytes", "heldout")
-    }
-    pairs: Counter[tuple[str, str, str]] = Counter()
+    totals, pairs = _sums(results, "documents", "bytes", "heldout"), Counter[tuple[str, str, str]]()
     for duplicate, original, reason, number in (pair for one in figures for pair in one["pairs"]):
         pairs[duplicate, original, reason] += number
         dropped[reason] += number
@@ -96,14 +93,16 @@ def plan(build: BuildContext, request: CorpusPlanRequest, documents: int) -> Cor
         **totals,
         dropped=dropped,
         pairs=pairs,
-        **{
-            name: sum(one[name] for one in figures) for name in ("groups", "renamed", "unconfirmed")
-        },
+        **_sums(figures, "groups", "renamed", "unconfirmed"),
         largest=max(one["largest"] for one in figures),
         split=split,
         examples=_examples(figures, request.examples),
         mixed=mixture.summaries if mixture else [],
     )
+
+
+def _sums(results: list[dict[str, Any]], *names: str) -> dict[str, int]:
+    return {name: sum(result[name] for result in results) for name in names}
 
 
 def _decide_here(

@@ -175,10 +175,8 @@ def document_texts(
 
     def read(numbers: I64) -> list[str]:
         places = [column[numbers] for column in address]
-        return [
-            " ".join(each["sentences"])
-            for each in documents_at(parts, *places, names=["sentences"])
-        ]
+        documents = documents_at(parts, *places, names=["sentences"])
+        return [" ".join(each["sentences"]) for each in documents]
 
     return read
 

@@ -225,18 +225,9 @@ class _Dropped:
         document, text = self.redact(document, text)
         self.examples.offer(scope, reason, document, text)
         if self._writer is not None:
-            row = {
-                "key": random_keys.document_key(document.id),
-                "id": document.id,
-                "source": document.source,
-                "title": document.title,
-                "scope": scope,
-                "step": step,
-                "reason": reason,
-                "detail": detail,
-                "text": text,
-            }
-            self._writer.add(row, len(text))
+            key, about = random_keys.document_key(document.id), (document.source, document.title)
+            values = (key, document.id, *about, scope, step, reason, detail, text)
+            self._writer.add(dict(zip(DROPPED_SCHEMA.names, values, strict=True)), len(text))
 
 
 def _row(
@@ -266,10 +257,8 @@ def _row(
         "exact_low": int.from_bytes(hashes.exact[8:], "little"),
     }
     if config.mixes:
-        row |= {
-            "words": sum(map(count_words, sentences.texts)),
-            "language": language_code(document.language),
-        }
+        row["words"] = sum(map(count_words, sentences.texts))
+        row["language"] = language_code(document.language)
     if hashes.bands is not None and hashes.sketch is not None:
         row |= {f"band_{band:02d}": value for band, value in enumerate(hashes.bands.tolist())}
         if config.dedup_similarity > 0:

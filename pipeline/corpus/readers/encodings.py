@@ -163,10 +163,8 @@ def detect_unicode(data: bytes) -> tuple[str, bytes]:
                 and len(content.translate(None, _ASCII)) <= (1 - _MOST_ASCII) * len(content)
             )
             return ("" if is_other_text else encoding), mark
-    for encoding, high, low in (
-        ("utf-16-le", data[1::2], data[::2]),
-        ("utf-16-be", data[::2], data[1::2]),
-    ):
+    even, odd = data[::2], data[1::2]
+    for encoding, high, low in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
         if (
             b"\0" in high
             and b"\0" not in low

@@ -42,9 +42,8 @@ def alternatives(lists: Mapping[str, list[str]], name: str) -> str:
     return re.sub("<([A-Z]+)>", lambda match: alternatives(lists, match[1]), "|".join(lists[name]))
 
 
-_WORDS = {
-    name: frozenset(words) for name, words in read_lists(Path(__file__).with_suffix(".txt")).items()
-}
+_LISTS = read_lists(Path(__file__).with_suffix(".txt"))
+_WORDS = {name: frozenset(words) for name, words in _LISTS.items()}
 _AUXILIARIES = _WORDS["auxiliaries"]
 _FINITE = _WORDS["finite verbs"]
 _AMBIGUOUS = _WORDS["ambiguous verbs"]

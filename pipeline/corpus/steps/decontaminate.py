@@ -301,10 +301,8 @@ def _prepare(options: DecontaminateOptions, directory: str) -> dict[str, str] | 
         )
     path = storage.join(directory, "tasks.arrow")
     index.save(path)
-    return {
-        "path": path,
-        "sha256": fingerprints.combine_hashes((name, sha256) for name, _, sha256 in files),
-    }
+    sha256 = fingerprints.combine_hashes((name, sha256) for name, _, sha256 in files)
+    return {"path": path, "sha256": sha256}
 
 
 def _build(options: DecontaminateOptions, prepared: dict[str, str] | None) -> StepFunction | None:

@@ -97,11 +97,8 @@ def split_paragraph(paragraph: str, language: str = "en") -> list[str]:
             edges = [0, *(borders or [cut])]
         else:
             edges = [0, *borders, len(window)]
-        pieces += [
-            piece
-            for left, right in itertools.pairwise(edges)
-            if (piece := window[left:right].strip())
-        ]
+        texts = (window[left:right].strip() for left, right in itertools.pairwise(edges))
+        pieces += filter(None, texts)
         begin, width = begin + edges[-1], WINDOW
     return pieces
 

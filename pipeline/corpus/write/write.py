@@ -192,9 +192,8 @@ def _join_originals(table: pa.Table) -> pa.RecordBatch:
     originals, rows = table.filter(is_original), table.filter(pc.invert(is_original))
     at = pc.index_in(rows["number"], value_set=originals["number"])
     details = pc.coalesce(originals["id"].take(at), rows["detail"])
-    rows = rows.set_column(
-        rows.schema.get_field_index("detail"), DROPPED_SCHEMA.field("detail"), details
-    )
+    place = rows.schema.get_field_index("detail")
+    rows = rows.set_column(place, DROPPED_SCHEMA.field("detail"), details)
     # lines of one document keep their order; for equal ids the text decides
     order = [(name, "ascending") for name in ("key", "scope", "step", "reason", "text", "detail")]
     return compact_batch(rows.take(pc.sort_indices(rows, order)), DROPPED_SCHEMA)

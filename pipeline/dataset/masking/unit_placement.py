@@ -55,9 +55,8 @@ class WordSlots:
         run_words = np.diff(np.append(np.searchsorted(starts, run_starts), len(starts)))
         rows, width = len(offsets) - 1, int(np.diff(slot_offsets).max(initial=1)) // 64 + 2
         is_word = np.zeros(rows * width * 64, np.bool_)
-        is_word[
-            slot + np.repeat(np.arange(rows) * (width * 64) - slot_offsets[:-1], np.diff(offsets))
-        ] = True
+        row_bits = np.arange(rows) * (width * 64) - slot_offsets[:-1]
+        is_word[slot + np.repeat(row_bits, np.diff(offsets))] = True
         return cls(
             slot=slot,
             offsets=offsets,

@@ -209,13 +209,8 @@ class WikipediaReader(FileReader):
                 is_other = head.lstrip()[:1] != b"<" or find_type(head)[0] == "an HTML page"
                 if is_other and not has_expected_type(head, tally):
                     return
-            dump = Dump(
-                unpacked,
-                tally,
-                options.maximum_document_bytes,
-                fragment=begin > 0,
-                last=is_last,
-            )
+            limit = options.maximum_document_bytes
+            dump = Dump(unpacked, tally, limit, fragment=begin > 0, last=is_last)
             for page in dump.pages():
                 if parser is None:
                     site = site or dump.site

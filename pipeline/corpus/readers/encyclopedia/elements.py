@@ -106,14 +106,13 @@ def _spaced(text: str) -> str:
     pieces: list[str] = []
     position = 0
     for match in _ALONE.finditer(text):
-        preceding = text[position : match.start()]
+        begin, end = match.span()
+        preceding = text[position:begin]
         stripped = preceding.rstrip()
-        words_touch = touch(
-            text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1]
-        )
+        words_touch = touch(text[begin - 1 : begin], text[end : end + 1])
         has_blank = match[1] or len(stripped) < len(preceding) or words_touch
         pieces += (stripped, " " if has_blank else "")
-        position = match.end()
+        position = end
     return "".join((*pieces, text[position:]))
 
 

@@ -122,10 +122,8 @@ def appended_sections(*languages: str) -> frozenset[str]:
     Args:
         languages: ISO 639 codes of the headings; if none are given, all known languages.
     """
-    selected_languages = languages or tuple(APPENDED_SECTIONS)
-    return frozenset(
-        name for language in selected_languages for name in APPENDED_SECTIONS.get(language, ())
-    )
+    known = languages or tuple(APPENDED_SECTIONS)
+    return frozenset(name for language in known for name in APPENDED_SECTIONS.get(language, ()))
 
 
 _CODE = re.compile(r"([a-z]{2,3})(?:-.*)?")

@@ -235,11 +235,9 @@ class Dump:
                     self._feed(buffer[position:end])
                     position = end
                 break
-            is_closed = buffer[match.start() + 1] == 0x2F  # a slash
-            page = self._feed(
-                buffer[position : match.end() if is_closed else match.start()], final=True
-            )
-            position = match.end() if is_closed else match.start()
+            end = match.end() if buffer[match.start() + 1] == 0x2F else match.start()  # a slash
+            page = self._feed(buffer[position:end], final=True)
+            position = end
             if page is not None:
                 yield page
             self._open = None

@@ -115,11 +115,8 @@ def _cell(text: str, head: bool) -> Cell:
 
 def _without_attributes(text: str) -> tuple[str, str]:
     attributes, bar, content = text.partition("|")
-    return (
-        (content.strip(), attributes)
-        if bar and _ATTRIBUTES.fullmatch(attributes)
-        else (text.strip(), "")
-    )
+    has_any = bar and _ATTRIBUTES.fullmatch(attributes)
+    return (content.strip(), attributes) if has_any else (text.strip(), "")
 
 
 def _spread(raw: list[list[Cell]]) -> list[list[Cell]]:

@@ -223,15 +223,19 @@ def century_es(arguments: Arguments, keywords: Keywords) -> str:
 
 def century_ca(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{segle|XIII|s}}` as `segle XIII`, `{{segle|IV|-}}` as `segle IV aC`."""
-    number = first(arguments)
-    return f"segle {number}{' aC' if '-' in arguments[1:] else ''}" if number else ""
+    return _century("segle", arguments, "aC", "-")
 
 
 def century_pt(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{séc|XIX}}` as `século XIX`, `{{séc|I|AC}}` as `século I a.C.`."""
+    return _century("século", arguments, "a.C.", "a.C.", "AC")
+
+
+def _century(word: str, arguments: Arguments, era: str, *marks: str) -> str:
+    """Return a century, with its era if one of the marks follows its number."""
     number = first(arguments)
-    is_bc = "a.C." in arguments[1:] or "AC" in arguments[1:]
-    return f"século {number}{' a.C.' if is_bc else ''}" if number else ""
+    is_before = not set(marks).isdisjoint(arguments[1:])
+    return f"{word} {number}{f' {era}' * is_before}" if number else ""
 
 
 def date_fr(arguments: Arguments, keywords: Keywords) -> str:

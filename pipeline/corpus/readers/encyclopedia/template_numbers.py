@@ -190,9 +190,7 @@ def convert(arguments: Arguments, keywords: Keywords, language: str = "en") -> s
     In languages other than English a non-ASCII word between two numbers is a range, and units are
     symbols.
     """
-    suffix = next(
-        (argument for argument in arguments if argument[:1] == "-" and argument[1:2].isalpha()), ""
-    )
+    suffix = next((one for one in arguments if one[:1] == "-" and one[1:2].isalpha()), "")
     tokens = [token for argument in arguments for token in _split_range(argument)]
     words: list[str] = []
     while tokens and _NUMBER.fullmatch(tokens[0]):
@@ -275,12 +273,8 @@ def as_of(arguments: Arguments, keywords: Keywords) -> str:
         keywords.get("alt")
         or f"{opening} {date(arguments, date_options)}{keywords.get('post', '')}"
     )
-    lower_case = keywords.get("lc") or keywords.get("lc_text")
-    return (
-        text[0].lower() + text[1:]
-        if lower_case and lower_case.lower() not in ("n", "no", "off")
-        else text
-    )
+    lower_case = keywords.get("lc") or keywords.get("lc_text") or "no"
+    return text if lower_case.lower() in ("n", "no", "off") else text[0].lower() + text[1:]
 
 
 def fraction(arguments: Arguments, keywords: Keywords) -> str:

@@ -182,11 +182,8 @@ def _paragraphs(text: str, title: str, url: str, tally: ReadCounters) -> Iterato
         if _BRACKETS.search(line):
             line = _AFTER_OPENING.sub("", _EMPTY_BRACKETS.sub("", line))
         line = without_padding(line).strip()
-        if (
-            reads_as_prose(line)
-            or (len(line) > 80 and line.endswith(":"))
-            or reads_as_statement(line)
-        ):
+        leads = len(line) > 80 and line.endswith(":")
+        if reads_as_prose(line) or leads or reads_as_statement(line):
             yield line
         elif line:
             tally.drop_lines("fragment")
