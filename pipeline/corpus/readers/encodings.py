@@ -35,10 +35,7 @@ _SURE = 0.25  # chardet's confidence; on whole files its mistakes have less
 _SAMPLE = 100_000  # bytes of lines with letters that are not ASCII
 # Inside words Windows-1252 has no such symbol, but MS-DOS and the Macintosh have letters there.
 _SYMBOL_INSIDE = re.compile("[^\\W\\d_][¡-©«¬®-³¶¹»-¿×÷€‚ƒ„†-‰‹•˜™›][^\\W\\d_]")
-_MOST_SYMBOLS, _MISPRINTS = (
-    0.05,
-    5000,
-)  # share of the letters beyond ASCII; or one in 5,000 characters
+_MOST_SYMBOLS, _MISPRINTS = 0.05, 5000  # share of the letters beyond ASCII; or one in characters
 _MOST_HIGH = 0.4  # share of letters beyond ASCII in Windows-1252; Western languages: below a fifth
 _FEWEST_HIGH = 20  # letters beyond ASCII that outweigh another guess
 # White space, marks of direction and joiners, and the mark that ends a CP/M text.

@@ -42,21 +42,11 @@ def alternatives(lists: Mapping[str, list[str]], name: str) -> str:
     return re.sub("<([A-Z]+)>", lambda match: alternatives(lists, match[1]), "|".join(lists[name]))
 
 
-_LISTS = read_lists(Path(__file__).with_suffix(".txt"))
-_WORDS = {name: frozenset(words) for name, words in _LISTS.items()}
-_AUXILIARIES = _WORDS["auxiliaries"]
-_FINITE = _WORDS["finite verbs"]
-_AMBIGUOUS = _WORDS["ambiguous verbs"]
-_PERSONS = _WORDS["persons"]
-_SUBJECTS = _WORDS["subjects"]
-_DETERMINERS = _WORDS["determiners"]
-_NO_VERB_AFTER = _WORDS["before no verb"]
-_AFTER_PAST = _WORDS["after past tense"]
-_AFTER_PRESENT = _WORDS["after present tense"]
-_IMPERATIVES = _WORDS["imperatives"]
-_NOUNS_OR_IMPERATIVES = _WORDS["nouns or imperatives"]
-_BEFORE_IMPERATIVES = _WORDS["before imperatives"]
-_OBJECTS = _WORDS["after imperatives"]
+_WORDS = list(map(frozenset, read_lists(Path(__file__).with_suffix(".txt")).values()))
+# in the order of the file
+_AUXILIARIES, _FINITE, _AMBIGUOUS, _PERSONS, _SUBJECTS, _DETERMINERS, _NO_VERB_AFTER = _WORDS[:7]
+_AFTER_PAST, _AFTER_PRESENT, _IMPERATIVES, _NOUNS_OR_IMPERATIVES = _WORDS[7:11]
+_BEFORE_IMPERATIVES, _OBJECTS = _WORDS[11:]
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*|\d[\d.,–-]*")
 _FARTHEST = 14  # words in which the verb of a statement is searched
 

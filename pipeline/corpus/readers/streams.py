@@ -8,6 +8,7 @@ import lzma
 import posixpath
 import re
 import sys
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -49,6 +50,16 @@ class ByteSource(Protocol):
 
     def close(self) -> None: ...
 
+
+# Unknown compression methods raise NotImplementedError, encrypted files RuntimeError.
+_UNPACKING: tuple[type[Exception], ...] = (
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    OSError,
+    ValueError,
+)
+ZIP_ERRORS = (*_UNPACKING, zipfile.BadZipFile, RuntimeError)
 
 # Decompression of `.bz2`, `.gz`, `.xz` and `.zst` in bounded memory: all streams of a file, with
 # recovery after damage and protection against decompression bombs.
@@ -111,7 +122,7 @@ _LATE = 4 << 20
 def _errors() -> tuple[type[Exception], ...]:
     from backports import zstd
 
-    return EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zstd.ZstdError
+    return *_UNPACKING, zstd.ZstdError
 
 
 class Streams:

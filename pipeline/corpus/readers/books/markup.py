@@ -17,7 +17,6 @@ import stat
 import textwrap
 import urllib.parse
 import zipfile
-import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.books.book_text import Book, Section, add_heading
 from cloze.pipeline.corpus.readers.books.headings import LISTS, alternatives
 from cloze.pipeline.corpus.readers.prose import reads_as_prose
-from cloze.pipeline.corpus.readers.streams import FORMATS
+from cloze.pipeline.corpus.readers.streams import FORMATS, ZIP_ERRORS
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -167,17 +166,7 @@ class _Broken(Exception):
     """The file is not a readable EPUB; the message says why."""
 
 
-_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    OSError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    _Broken,
-    etree.XMLSyntaxError,
-)
+_ERRORS = (*ZIP_ERRORS, _Broken, etree.XMLSyntaxError)
 
 
 def _cause(error: Exception) -> str:

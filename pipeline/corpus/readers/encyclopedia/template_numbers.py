@@ -16,11 +16,7 @@ Arguments = list[str]
 Keywords = dict[str, str]
 
 _MONTHS = read_list("months en")
-_MONTH_NUMBERS = {
-    name[:length].lower(): number
-    for number, name in enumerate(_MONTHS, 1)
-    for length in (3, len(name))
-}
+_MONTH_NAMES = {key.lower(): name for name in _MONTHS for key in (name[:3], name)}
 _NUMBER = re.compile(
     r"[−–-]?\d[\d,]*(?:\.\d+)?(?:[+/⁄]{1,2}\d+)*(?:e[−+-]?\d+)?(?:[-–]\d[\d,.]*)?|[−-]?\.\d+"
 )
@@ -235,7 +231,7 @@ def _month(text: str) -> str:
     """Return `6`, `06`, `June` or `Jun` as `June`; empty if no month."""
     if text.isdigit():
         return _MONTHS[int(text) - 1] if 1 <= int(text) <= 12 else ""
-    return _MONTHS[_MONTH_NUMBERS[text.lower()] - 1] if text.lower() in _MONTH_NUMBERS else ""
+    return _MONTH_NAMES.get(text.lower(), "")
 
 
 def date(arguments: Arguments, keywords: Keywords, language: str = "en") -> str:

@@ -45,12 +45,7 @@ _DATA = Path(__file__).with_name("templates.txt")
 _PREFIXES = read_names("template namespaces")
 _SECTION = re.compile(r"\[([a-z-]+|[*:])\]")
 _PRONUNCIATION = "!phones"
-_CONSTANTS = {
-    "!silent": GAP,
-    _PRONUNCIATION: PHONES,
-    "!nothing": "",
-    "!hole": HOLE_TEMPLATE,
-}
+_CONSTANTS = {"!silent": GAP, _PRONUNCIATION: PHONES, "!nothing": "", "!hole": HOLE_TEMPLATE}
 
 _BEGINNINGS = re.compile(f"(?:{alternatives('silent template beginnings')})")
 _ENDINGS = re.compile(alternatives("silent template endings"))

@@ -7,12 +7,10 @@ beginning, in bounded memory, by every slice; only the members of the slice are 
 
 from __future__ import annotations
 
-import lzma
 import re
 import sys
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, cast
@@ -27,6 +25,7 @@ from cloze.pipeline.corpus.readers.records import get_nested
 from cloze.pipeline.corpus.readers.streams import (
     FREE_BYTES,
     MAXIMUM_RATIO,
+    ZIP_ERRORS,
     ByteSource,
     CorruptStreamError,
     unpacked,
@@ -35,17 +34,6 @@ from cloze.pipeline.corpus.readers.streams import (
 MOST_SLICES = 8  # per file; each slice decompresses the file from its beginning
 _BLOCK = 1 << 16  # bytes read at once; the maximum lost before damage
 IS_TAR = re.compile(rb".{257}ustar[\0 ]", re.DOTALL)
-# unknown compression methods raise NotImplementedError, encrypted files RuntimeError
-_ZIP_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    OSError,
-    ValueError,
-    NotImplementedError,
-    RuntimeError,
-)
 
 
 def cut(file_slice: Slice) -> list[Slice]:
@@ -112,7 +100,7 @@ def zip_members(handle: IO[bytes], begin: int, end: int) -> Iterator[tuple[str, 
     """
     try:
         archive = zipfile.ZipFile(handle)
-    except _ZIP_ERRORS as error:
+    except ZIP_ERRORS as error:
         if begin:
             return
         message = f"the archive's directory, at its end, cannot be read ({cause_of(error)})"
@@ -137,7 +125,7 @@ def _zip_reader(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Callable[[i
                 return data
             reason = "bomb"
             sentence = f"unpacks to more than {MAXIMUM_RATIO} times its size; no text does"
-        except _ZIP_ERRORS as error:
+        except ZIP_ERRORS as error:
             sentence = f"cannot be unpacked ({cause_of(error)})"
         message = f"the archive's file {entry.filename} {sentence}"
         raise CorruptStreamError(reason, message, entry.header_offset)
