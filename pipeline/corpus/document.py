@@ -161,11 +161,7 @@ def sanitize_document(document: Document) -> Document:
 
 
 def join_sentences(sentences: Iterable[str], starts: Iterable[int]) -> str:
-    """Join a stored document's sentences with spaces, and its paragraphs with line breaks.
-
-    Args:
-        starts: indices of the sentences that start a paragraph.
-    """
+    """Join sentences with spaces, but paragraphs, which begin at `starts`, with line breaks."""
     opening = set(starts) - {0}
     return "".join(
         f"\n{text}" if number in opening else f" {text}" if number else text

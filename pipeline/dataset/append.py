@@ -51,11 +51,7 @@ def _batch(keys: U64) -> pa.RecordBatch:
 
 
 def write_documents(path: str, exchange: Exchange, total: int) -> None:
-    """Merge the keys of all runs into one file, one place at a time.
-
-    Args:
-        exchange: connected exchange of the keys.
-    """
+    """Merge the keys of all runs, a connected exchange, into one file, one place at a time."""
     ranges = max(1, -(-total // BATCH_KEYS))
 
     def batches() -> Iterator[pa.RecordBatch]:

@@ -268,11 +268,7 @@ class _Results:
 def _failure(
     build: BuildContext, step: str, results: str, failed: list[str], count: int
 ) -> ClozeError:
-    """Build the error of failed units, and remove their results so that a rerun retries them.
-
-    Args:
-        failed: places of the units in `results`.
-    """
+    """Build the error of failed units; remove their results so that a rerun retries them."""
     files = [name + FAILED for name in failed]
     failures = read_results(results, files)
     for file in files:

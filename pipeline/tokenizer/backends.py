@@ -40,11 +40,7 @@ def bert_backend(
 def word_backend(
     words: Sequence[str], lowercase: bool, strip_accents: bool | None = None
 ) -> tokenizers.Tokenizer:
-    """Build a tokenizer of whole words, split as BERT's; arguments as for `bert_backend`.
-
-    Args:
-        words: tokens; the index is the id.
-    """
+    """Build a tokenizer of whole words, by id, split as BERT's; arguments as for `bert_backend`."""
     vocab = {word: number for number, word in enumerate(words)}
     model = models.WordLevel(vocab, unk_token=special_names(vocab)["unk"])
     return _split_as_bert(model, vocab, lowercase, strip_accents)
@@ -324,11 +320,7 @@ def pair_frame(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> PairF
 
 
 def frame_as_bert(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> None:
-    """Make `backend` write `[CLS] A [SEP] B [SEP]`, if its vocabulary has both tokens.
-
-    Args:
-        names: special tokens by role.
-    """
+    """Make `backend` write `[CLS] A [SEP] B [SEP]`, if its vocabulary has both tokens."""
     cls, sep = names["cls"], names["sep"]
     numbers = backend.token_to_id(cls), backend.token_to_id(sep)
     if None not in numbers:

@@ -204,11 +204,7 @@ def _members(column: random_keys.U64) -> I64:
 
 
 def _decide_in_order(of: I32, undecided: I64, begins: Sequence[I64], compare: Comparison) -> None:
-    """Decide the documents one by one, each by the kept ones in its buckets; write into `of`.
-
-    Args:
-        begins: result of `_members` of each band.
-    """
+    """Decide the documents one by one, each by the kept ones in its buckets; write into `of`."""
     if not undecided.size:
         return
     blocks = np.split(undecided, range(_PAIRS, undecided.size, _PAIRS))

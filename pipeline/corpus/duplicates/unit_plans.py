@@ -128,11 +128,7 @@ def _read_unit(directory: str, unit: int) -> dict[str, Any]:
 def read_signatures(
     directory: str, unit: int, names: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the signatures of a unit with ADDRESS.
-
-    Args:
-        names: columns beside ADDRESS. Default: all.
-    """
+    """Yield the signatures of a unit with ADDRESS and the columns `names`, by default all."""
     number = unit << _UNIT_BITS
     for part, path, share, shares in _read_unit(directory, unit)["shares"]:
         with IntermediateFile(f"{path}.refs.arrow") as file:

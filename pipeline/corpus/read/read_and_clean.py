@@ -31,11 +31,7 @@ BATCH_BYTES, BATCH_DOCUMENTS = 256 << 10, 1 << 10  # limits of a record batch
 
 
 class BatchWriter:
-    """Writer of rows to files that have some of their columns each, in the same record batches.
-
-    Args:
-        files: writer and schema of each file.
-    """
+    """Writer of rows to files that have some of the columns each, in the same record batches."""
 
     def __init__(self, files: Sequence[tuple[pa.RecordBatchFileWriter, pa.Schema]]) -> None:
         self._files = files

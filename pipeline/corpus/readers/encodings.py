@@ -95,11 +95,7 @@ def detect(data: bytes) -> Guess:
 
 
 def decode(data: bytes, encoding: str, *, final: bool = True) -> str:
-    """Return the printable text in an encoding; empty if the bytes are no text in it.
-
-    Args:
-        final: False if the last character may be cut.
-    """
+    """Return the printable text, or "" if it is none; if not `final`, its end may be cut."""
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(data, final).translate(_C1)
     except (LookupError, UnicodeDecodeError):
@@ -145,11 +141,7 @@ _MOST_UNPRINTABLE = 0.02  # share of characters; format characters such as U+200
 
 
 def detect_unicode(data: bytes) -> tuple[str, bytes]:
-    """Return (encoding, byte order mark) of a text; the encoding is empty if undetermined.
-
-    Args:
-        data: the beginning of the text; SAMPLE_BYTES of it are examined.
-    """
+    """Return (encoding or "", byte order mark) of a text by the SAMPLE_BYTES at its beginning."""
     data = data[:SAMPLE_BYTES]
     for mark, encoding in BYTE_ORDER_MARKS:
         if data.startswith(mark):

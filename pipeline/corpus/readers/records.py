@@ -48,11 +48,7 @@ _MOST_LISTED = 12  # fields of a record, in a message
 
 
 class RecordConverter:
-    """Converter of the records of one slice to documents.
-
-    Args:
-        file_slice: slice whose `fields` name the columns.
-    """
+    """Converter of the records of one slice, whose `fields` name the columns, to documents."""
 
     def __init__(self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -> None:
         columns = dict(file_slice.fields)

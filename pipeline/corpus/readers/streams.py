@@ -52,14 +52,9 @@ class ByteSource(Protocol):
 
 
 # Unknown compression methods raise NotImplementedError, encrypted files RuntimeError.
-_UNPACKING: tuple[type[Exception], ...] = (
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    OSError,
-    ValueError,
-)
-ZIP_ERRORS = (*_UNPACKING, zipfile.BadZipFile, RuntimeError)
+_Errors = tuple[type[Exception], ...]
+_UNPACKING: _Errors = (zlib.error, lzma.LZMAError, EOFError, OSError, ValueError)
+ZIP_ERRORS: _Errors = (*_UNPACKING, zipfile.BadZipFile, RuntimeError)
 
 # Decompression of `.bz2`, `.gz`, `.xz` and `.zst` in bounded memory: all streams of a file, with
 # recovery after damage and protection against decompression bombs.

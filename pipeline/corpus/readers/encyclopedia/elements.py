@@ -273,11 +273,7 @@ def _closing(name: str) -> re.Pattern[str]:
 
 
 def left_over(before: str, after: str) -> str:
-    """Return the replacement of text removed between two characters: gap, blank or nothing.
-
-    Args:
-        before, after: adjacent characters; empty at the ends of the text.
-    """
+    """Return what replaces text removed between two characters, or ends: gap, blank or nothing."""
     if before and (before in BEFORE_GAP or before == after == "'"):
         return GAP
     if after.isupper() and before and before in '.!?"':

@@ -78,11 +78,7 @@ _TITLE = re.compile(
 
 
 def lists_meanings(text: str, more: frozenset[str] = frozenset()) -> bool:
-    """Return True if a page has a disambiguation template or the magic word.
-
-    Args:
-        more: lower-case names of additional templates.
-    """
+    """Return True if a page has the magic word or a template of disambiguation, `more` included."""
     for opening in set(_OPENING.findall(text)):  # most occur many times
         opening = opening.strip()
         if len(opening) <= _LONGEST_NAME:
@@ -117,11 +113,7 @@ PROSE_OR_LISTS = read_names("sections of prose or of lists")
 
 
 def appended_sections(*languages: str) -> frozenset[str]:
-    """Return the lower-case headings of sections without running text: references, links, notes.
-
-    Args:
-        languages: ISO 639 codes of the headings; if none are given, all known languages.
-    """
+    """Return lower-case headings of references, links and notes in `languages` (none: all)."""
     known = languages or tuple(APPENDED_SECTIONS)
     return frozenset(name for language in known for name in APPENDED_SECTIONS.get(language, ()))
 

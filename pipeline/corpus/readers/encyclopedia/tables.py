@@ -181,11 +181,7 @@ def collect_infoboxes(text: str, inline: Callable[[str], str], page: ExtractedPa
 
 
 def add_field(box: str, name: str, lines: list[str], page: ExtractedPage) -> None:
-    """Add a field, if it is about the subject.
-
-    Args:
-        box: type of the box; may be empty.
-    """
+    """Add a field of a box of a type, which may be empty, if it is about the subject."""
     name = " ".join(plain(name.replace("_", " ")).split()).strip(" :•·")
     value = ""
     for line in filter(_HAS_CONTENT.search, lines):

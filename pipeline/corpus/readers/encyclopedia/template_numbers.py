@@ -108,11 +108,7 @@ _EXPONENT = re.compile(r"[−–+-]?\d+")
 
 
 def power(arguments: Arguments, keywords: Keywords, text: str = "") -> str:
-    """Render `{{e|24}}` as `× 10^24`, in the digits of the exponent.
-
-    Args:
-        text: what the template says without a number, in languages where it is an ending.
-    """
+    """Render `{{e|24}}` as `× 10^24` in the digits of the exponent; without number, `text`."""
     exponent = html.unescape(next(filter(None, arguments), ""))
     if _EXPONENT.fullmatch(exponent):
         return f" × {in_script('10', exponent)}^{exponent}"

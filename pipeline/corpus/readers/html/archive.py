@@ -183,11 +183,7 @@ _MAY_MEAN = re.compile("""dmbox|mw:PageProp/disambiguation|id=["']?disambig""")
 
 
 class NotAnArticleError(Exception):
-    """A record lacks the fields of an article; `field` is missing or of the wrong type."""
-
-    def __init__(self, field: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.field = field
+    """A record lacks a field of an article, or its type is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,9 +215,9 @@ def of_record(record: Mapping[str, Any]) -> Article:
     html = get_nested(record, "article_body.html")
     name, number = record.get("name"), record.get("identifier")
     if not isinstance(html, str):
-        raise NotAnArticleError("article_body.html", "has no HTML in its field article_body.html")
+        raise NotAnArticleError("has no HTML in its field article_body.html")
     if not isinstance(name, str) or not isinstance(number, (int, str)):
-        raise NotAnArticleError("name", "has no name and identifier")
+        raise NotAnArticleError("has no name and identifier")
     namespace = get_nested(record, "namespace.identifier")
     wikitext = get_nested(record, "article_body.wikitext")
     templates = record.get("templates")

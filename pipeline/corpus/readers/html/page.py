@@ -107,11 +107,7 @@ class HtmlExtractor(ArticleRules):
 
 
 class _TreeWalk:
-    """Conversion of one page.
-
-    Args:
-        flat: bool, True for the text of one element, such as a cell, as lines without blocks.
-    """
+    """Conversion of one page or, if `flat`, of one element, such as a cell, without blocks."""
 
     def __init__(self, rules: HtmlExtractor, flat: bool = False) -> None:
         self._rules, self._flat = rules, flat
