@@ -42,11 +42,15 @@ def alternatives(lists: Mapping[str, list[str]], name: str) -> str:
     return re.sub("<([A-Z]+)>", lambda match: alternatives(lists, match[1]), "|".join(lists[name]))
 
 
-_WORDS = list(map(frozenset, read_lists(Path(__file__).with_suffix(".txt")).values()))
-# in the order of the file
-_AUXILIARIES, _FINITE, _AMBIGUOUS, _PERSONS, _SUBJECTS, _DETERMINERS, _NO_VERB_AFTER = _WORDS[:7]
-_AFTER_PAST, _AFTER_PRESENT, _IMPERATIVES, _NOUNS_OR_IMPERATIVES = _WORDS[7:11]
-_BEFORE_IMPERATIVES, _OBJECTS = _WORDS[11:]
+_LISTS = read_lists(Path(__file__).with_suffix(".txt"))
+_WORDS = {name: frozenset(words) for name, words in _LISTS.items()}
+_AUXILIARIES, _FINITE = _WORDS["auxiliaries"], _WORDS["finite verbs"]
+_AMBIGUOUS, _IMPERATIVES = _WORDS["ambiguous verbs"], _WORDS["imperatives"]
+_PERSONS, _SUBJECTS = _WORDS["persons"], _WORDS["subjects"]
+_DETERMINERS, _NO_VERB_AFTER = _WORDS["determiners"], _WORDS["before no verb"]
+_AFTER_PAST, _AFTER_PRESENT = _WORDS["after past tense"], _WORDS["after present tense"]
+_NOUNS_OR_IMPERATIVES, _OBJECTS = _WORDS["nouns or imperatives"], _WORDS["after imperatives"]
+_BEFORE_IMPERATIVES = _WORDS["before imperatives"]
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*|\d[\d.,–-]*")
 _FARTHEST = 14  # words in which the verb of a statement is searched
 
