@@ -24,11 +24,11 @@ Form = Literal["NFC", "NFKC", "none"]
 class CleanOptions(CorpusOptions):
     """Options of character cleaning."""
 
-    repair_unicode: bool = True
-    """Repair text that was decoded with the wrong character set."""
-
     normalize_unicode: Form = "NFC"
     """Unicode normalization; NFKC also folds full-width letters, ligatures and superscripts."""
+
+    repair_unicode: bool = True
+    """Repair text that was decoded with the wrong character set."""
 
 
 # Characters of the bytes 0x80 to 0xBF in Windows-1252 and Latin-1, in Windows-1251 and Mac Roman.

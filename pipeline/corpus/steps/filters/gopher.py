@@ -61,11 +61,11 @@ class GopherOptions(CorpusOptions):
 
     web: ClassVar[Mapping[str, Any]] = {"gopher_quality": True, "gopher_repetition": True}
 
-    gopher_quality: bool = False
-    """MassiveText rules on words, symbols, bullets and stop words; on with --preset web."""
-
     gopher_repetition: bool = False
     """MassiveText rules on repeated lines and n-grams; on with --preset web."""
+
+    gopher_quality: bool = False
+    """MassiveText rules on words, symbols, bullets and stop words; on with --preset web."""
 
 
 def gopher_quality(document: Document, *, language: str = "en") -> str | None:
