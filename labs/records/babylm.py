@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers.base import (
-    HEAD_BYTES,
     FileReader,
     ReadCounters,
     Slice,
@@ -66,7 +65,7 @@ class BabylmReader(FileReader):
     ) -> Iterator[_Raw]:
         title, start, lines = "", 0, list[bytes]()
         with contextlib.closing(open_source(file_slice.path)) as source:
-            head, unpacked = peek(as_utf8(source), HEAD_BYTES)
+            head, unpacked = peek(as_utf8(source))
             if not has_expected_type(head, tally):
                 return
             for line in read_lines(unpacked, options.maximum_document_bytes, tally.record_damage):

@@ -218,9 +218,7 @@ def ahead(plan: PlannedBuild[CorpusConfig]) -> CostEstimate:
     """
     config, before, execution = plan.config, plan.before, plan.execution
     text, rough = clean_bytes(config), True
-    if before is not None and _sources(before["config"]) == _sources(
-        config.model_dump(mode="json")
-    ):
+    if before and _sources(before["config"]) == _sources(config.model_dump(mode="json")):
         text, rough = float(before["bytes"]), False
     width = min(execution.workers, plan.machine.cpus)
     documents = int(text / DOCUMENT)

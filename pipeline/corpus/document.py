@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 LATIN = ".!?"
@@ -22,25 +23,9 @@ ELLIPSIS = "…"
 """Ends or breaks off a sentence; C4 regards a line that ends in it as truncated."""
 
 ETHIOPIC_STOP = "፡፡"  # two word spaces, typed for `።`
-OTHER_SCRIPTS = (
-    # Chinese and Japanese: 。｡．！？ and presentation forms
-    "\u3002\uff61\uff0e\uff01\uff1f\ufe12\ufe15\ufe16\ufe52\ufe56\ufe57"
-    "\u061f\u06d4\u061d\u061e\u0700\u0701\u0702"  # Arabic and Urdu: ؟ ۔, Syriac
-    "\u0964\u0965"  # Devanagari and related scripts: । ॥
-    "\u0589"  # Armenian: ։
-    "\u1362\u1367\u1368"  # Ethiopic: ። ፧ ፨
-    "\u104b\u17d4\u17d5"  # Burmese ။, Khmer ។ ៕
-    "\u0f0d\u0f0e\u0f0f\u0f10\u0f11"  # Tibetan: །
-    # double marks, and rare marks of any script
-    "\u203c\u203d\u2047\u2048\u2049\u2e2e\u2e3c\u2e53\u2e54\u2e60\u2e61"
-    # N'Ko, Samaritan, Canadian, Hanunoo, Mongolian, Limbu
-    "\u07f9\u0837\u0839\u083d\u083e\u166e\u1735\u1736\u1803\u1809\u1944\u1945"
-    # Tai Tham, Balinese
-    "\u1aa8\u1aa9\u1aaa\u1aab\u1b4e\u1b4f\u1b5a\u1b5b\u1b5e\u1b5f\u1b7d\u1b7e\u1b7f"
-    # Lepcha, Ol Chiki, Coptic, Lisu, Vai, Bamum
-    "\u1c3b\u1c3c\u1c7e\u1c7f\u2cf9\u2cfa\u2cfb\ua4ff\ua60e\ua60f\ua6f3\ua6f7"
-    # Phags-pa, Saurashtra, Kayah Li, Javanese, Cham, Meetei
-    "\ua876\ua877\ua8ce\ua8cf\ua92f\ua9c8\ua9c9\uaa5d\uaa5e\uaa5f\uaaf0\uaaf1\uabeb"
+_CODES = Path(__file__).with_name("end_marks.txt").read_text(encoding="utf-8").splitlines()
+OTHER_SCRIPTS = "".join(
+    chr(int(code, 16)) for line in _CODES if not line.startswith("#") for code in line.split()
 )
 
 UNMARKED = "\u0e01-\u0eff\u0f40-\u0fbc\u1000-\u109f\u1780-\u17ff"
@@ -76,46 +61,31 @@ _ASCII_PRINTABLE = bytes(range(0x20, 0x7F))
 
 
 class InfoboxField(NamedTuple):
-    """A line of an infobox.
+    """A line of an infobox."""
 
-    Attributes:
-        box: type of the box, such as `settlement`; empty if unknown.
-        name, value: plain text.
-    """
-
-    box: str
-    name: str
+    box: str  # type of the box, such as `settlement`; empty if unknown
+    name: str  # name and value: plain text
     value: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A text with a title and its provenance.
+    """A text with a title and its provenance."""
 
-    Attributes:
-        id: `source/file/name`, unique in a corpus; its hash seeds all randomness about the
-            document.
-        source: name of the reader, such as `wikipedia`.
-        title: for people; may be empty.
-        paragraphs: the text in reading order. Line breaks inside a paragraph have no meaning.
-        language: ISO 639 code from the source or from language identification; else empty.
-        url: address of the document, if the source gives one; else empty.
-        licence: licence of the document, or else of its source, if known
-            (pipeline/corpus/provenance.py).
-        origin: name of the source, set by `cloze.pipeline.corpus.read.read_and_clean`.
-        infobox: fields of the infobox in order; empty unless the options ask for them.
-        left_out: (reason, text) of what the reader left out, with `keep_dropped`; else empty.
-    """
-
+    # `source/file/name`, unique in a corpus; its hash seeds all randomness about the document
     id: str
-    source: str
-    title: str
+    source: str  # name of the reader, such as `wikipedia`
+    title: str  # for people; may be empty
+    # the text in reading order. Line breaks inside a paragraph have no meaning.
     paragraphs: tuple[str, ...]
-    language: str = ""
-    url: str = ""
+    language: str = ""  # ISO 639 code from the source or from language identification; else empty
+    url: str = ""  # address of the document, if the source gives one; else empty
+    # licence of the document, or else of its source, if known (pipeline/corpus/provenance.py)
     licence: str = ""
-    origin: str = ""
+    origin: str = ""  # name of the source, set by `cloze.pipeline.corpus.read.read_and_clean`
+    # fields of the infobox in order; empty unless the options ask for them
     infobox: tuple[InfoboxField, ...] = ()
+    # (reason, text) of what the reader left out, with `keep_dropped`; else empty
     left_out: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -191,11 +161,7 @@ def sanitize_document(document: Document) -> Document:
 
 
 def join_sentences(sentences: Iterable[str], starts: Iterable[int]) -> str:
-    """Join a stored document's sentences with spaces, and its paragraphs with line breaks.
-
-    Args:
-        starts: indices of the sentences that start a paragraph.
-    """
+    """Join sentences with spaces, but paragraphs, which begin at `starts`, with line breaks."""
     opening = set(starts) - {0}
     return "".join(
         f"\n{text}" if number in opening else f" {text}" if number else text

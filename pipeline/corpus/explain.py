@@ -40,17 +40,12 @@ _PIECES = regex.compile(r"\s+|\w+|[^\w\s]")  # regex's \w includes combining mar
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A paragraph that differs.
+    """A paragraph that differs."""
 
-    Attributes:
-        kind: changed, removed or added.
-        paragraph: number of the paragraph before the step (if added: after it), from 1.
-        pieces: (sign, text) in order: `=` unchanged, `-` removed, `+` added, `…` omitted. A removed
-            or added paragraph is one piece.
-    """
-
-    kind: str
-    paragraph: int
+    kind: str  # changed, removed or added
+    paragraph: int  # number of the paragraph before the step (if added: after it), from 1
+    # (sign, text) in order: `=` unchanged, `-` removed, `+` added, `…` omitted. A removed or added
+    # paragraph is one piece.
     pieces: list[tuple[str, str]]
 
 
@@ -106,24 +101,16 @@ DUPLICATES = 5  # examples of dropped duplicates in the report
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningStepReport:
-    """Effect of one cleaning step.
+    """Effect of one cleaning step."""
 
-    Attributes:
-        name: name of the step.
-        paragraphs, characters: counts before and after the step; after a drop, zero.
-        removed: (reason, text) per removed line.
-        changes: differences of the paragraphs.
-        reason: why the step dropped the document; None if it was kept.
-        detail: matched task texts, if the reason is contamination.
-    """
-
-    name: str
+    name: str  # name of the step
+    # paragraphs and characters: counts before and after the step; after a drop, zero
     paragraphs: tuple[int, int]
     characters: tuple[int, int]
-    removed: list[tuple[str, str]]
-    changes: list[Change]
-    reason: str | None
-    detail: str = ""
+    removed: list[tuple[str, str]]  # (reason, text) per removed line
+    changes: list[Change]  # differences of the paragraphs
+    reason: str | None  # why the step dropped the document; None if it was kept
+    detail: str = ""  # matched task texts, if the reason is contamination
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,44 +126,31 @@ class Duplicate:
 
 @dataclass(slots=True, kw_only=True)
 class Explanation:
-    """Report on one document.
+    """Report on one document."""
 
-    Attributes:
-        id, title, source: as in `Document`.
-        file: path of the source file.
-        url, origin, licence: provenance, as far as known.
-        infobox: (box, name, value) per field, after cleaning.
-        raw_bytes: size of the document in the source.
-        reader: counts of what the reader dropped inside the document, by reason.
-        paragraphs: text from the reader, before cleaning.
-        steps: cleaning steps in order, up to a drop.
-        sentences: final sentences; empty if the document was dropped before splitting.
-        dropped_sentences: (reason, text) per sentence with a placeholder.
-        outcome: `kept`, or the reason of the drop.
-        split: train or heldout; empty if dropped.
-        duplicate_of: the document that is kept instead of this one.
-        duplicates: the first dropped duplicates of this document.
-        duplicates_in_all: number of dropped duplicates of this document.
-    """
-
-    id: str
+    id: str  # id, title and source: as in `Document`
     title: str
     source: str
-    file: str
-    raw_bytes: int
-    reader: dict[str, int]
-    paragraphs: list[str]
+    file: str  # path of the source file
+    raw_bytes: int  # size of the document in the source
+    reader: dict[str, int]  # counts of what the reader dropped inside the document, by reason
+    paragraphs: list[str]  # text from the reader, before cleaning
+    # cleaning steps in order, up to a drop
     steps: list[CleaningStepReport] = field(default_factory=list)
+    # final sentences; empty if the document was dropped before splitting
     sentences: list[str] = field(default_factory=list)
+    # (reason, text) per sentence with a placeholder
     dropped_sentences: list[tuple[str, str]] = field(default_factory=list)
-    outcome: str = "kept"
-    split: str = ""
-    duplicate_of: Duplicate | None = None
+    outcome: str = "kept"  # `kept`, or the reason of the drop
+    split: str = ""  # train or heldout; empty if dropped
+    duplicate_of: Duplicate | None = None  # the document that is kept instead of this one
+    # the first dropped duplicates of this document
     duplicates: list[Duplicate] = field(default_factory=list)
-    duplicates_in_all: int = 0
-    url: str = ""
+    duplicates_in_all: int = 0  # number of dropped duplicates of this document
+    url: str = ""  # url, origin and licence: provenance, as far as known
     origin: str = ""
     licence: str = ""
+    # (box, name, value) per field, after cleaning
     infobox: list[InfoboxField] = field(default_factory=list)
 
 
@@ -201,7 +175,6 @@ def explain(config: CorpusConfig, title: str, report: Reporter = NULL_REPORTER) 
     """Explain what the corpus stage does to the first document with this title or id.
 
     Args:
-        config: config of the corpus stage.
         title: title in any case, or an id such as `wikipedia/dump.xml.bz2/12`.
         report: receives progress in bytes read.
 
@@ -287,11 +260,10 @@ def _run_steps(
     """
 
     def observe(name: str, before: Document, result: CleaningResult) -> None:
+        removed = [(each.reason, each.text) for each in result.removed]
         if name == "sentences":
             explanation.sentences = result.sentences.texts if result.sentences is not None else []
-            explanation.dropped_sentences = [
-                (removed.reason, removed.text) for removed in result.removed
-            ]
+            explanation.dropped_sentences = removed
             return
         after = result.document.paragraphs if result.document is not None else ()
         explanation.steps.append(
@@ -299,7 +271,7 @@ def _run_steps(
                 name=name,
                 paragraphs=(len(before.paragraphs), len(after)),
                 characters=(sum(map(len, before.paragraphs)), sum(map(len, after))),
-                removed=[(removed.reason, removed.text) for removed in result.removed],
+                removed=removed,
                 changes=diff_paragraphs(before.paragraphs, after)
                 if result.document is not None
                 else [],

@@ -12,8 +12,6 @@ from pydantic import Field
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.pipeline.corpus.config import CorpusConfig
 
-VERSION = 2
-
 
 class ExplainConfig(CorpusConfig):
     """Config of the corpus and the title of one document in it."""
@@ -29,6 +27,4 @@ def run(config: ExplainConfig, build: BuildContext) -> StageResult:
     return StageResult(summary={"explain": asdict(explain(config, config.title, build.report))})
 
 
-STAGE = Stage(
-    name="explain", version=VERSION, config=ExplainConfig, run=run, worker="cloze.pipeline"
-)
+STAGE = Stage(name="explain", version=2, config=ExplainConfig, run=run, worker="cloze.pipeline")

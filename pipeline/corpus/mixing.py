@@ -51,52 +51,34 @@ def copied_id(name: str, copy: int) -> str:
 
 
 class GroupTotals(NamedTuple):
-    """Totals of the training documents of a source or language.
+    """Totals of the training documents of a source or language."""
 
-    Attributes:
-        words, documents: sums.
-        squares: sum of the squared words of a document.
-    """
-
-    words: int
+    words: int  # words and documents: sums
     documents: int
-    squares: float
+    squares: float  # sum of the squared words of a document
 
 
 class Window(NamedTuple):
-    """Training documents of a group by rank, and the totals of those before it.
+    """Training documents of a group by rank, and the totals of those before it."""
 
-    Attributes:
-        words, documents: totals of the documents of lower rank.
-        low, high: lowest and highest rank, inclusive.
-        ranks, numbers, sizes: rank, number and words of each document in it.
-    """
-
-    words: int
+    words: int  # words and documents: totals of the documents of lower rank
     documents: int
-    low: int
+    low: int  # low and high: lowest and highest rank, inclusive
     high: int
+    # ranks, numbers and sizes: rank, number and words of each document in it
     ranks: random_keys.U64
     numbers: I64
     sizes: I64
 
 
 class GroupChoice(NamedTuple):
-    """The chosen documents of a source or language.
+    """The chosen documents of a source or language."""
 
-    Attributes:
-        whole: times that all its training documents are taken.
-        last: rank and number of the last of those taken once more; (-1, 0): none.
-        more: numbers of later ones that are taken once more.
-        heldout_share: share of the held-out documents.
-        words, documents: totals of those taken once more.
-    """
-
-    whole: int
-    last: tuple[int, int]
-    more: tuple[int, ...]
-    heldout_share: float
-    words: int
+    whole: int  # times that all its training documents are taken
+    last: tuple[int, int]  # rank and number of the last of those taken once more; (-1, 0): none
+    more: tuple[int, ...]  # numbers of later ones that are taken once more
+    heldout_share: float  # share of the held-out documents
+    words: int  # words and documents: totals of those taken once more
     documents: int
 
     def times(self, ranks: random_keys.U64, numbers: I64, heldout: Bools) -> I64:
@@ -111,23 +93,17 @@ class GroupChoice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The chosen documents of all groups.
+    """The chosen documents of all groups."""
 
-    Attributes:
-        choices: by group; others are left out.
-        summaries: per source or language, training split: `name`, `available_words`, `words`,
-            `documents`, `share` of the words, `epochs`.
-    """
-
-    choices: dict[int, GroupChoice]
+    choices: dict[int, GroupChoice]  # by group; others are left out
+    # per source or language, training split: `name`, `available_words`, `words`, `documents`,
+    # `share` of the words, `epochs`
     summaries: list[dict[str, Any]]
 
     @property
     def most(self) -> int:
         """The most times that a document may be taken, at least 1."""
-        return max(
-            [1, *(choice.whole + bool(choice.documents) for choice in self.choices.values())]
-        )
+        return max([1, *(one.whole + bool(one.documents) for one in self.choices.values())])
 
     def times(
         self, keys: random_keys.U64, numbers: I64, heldout: Bools, groups: I64
@@ -161,7 +137,6 @@ def choose_mixture(
 
     Args:
         totals: by group, in the order of the groups' shares.
-        names: name of each group.
         look: returns the window of each group between two ranks, inclusive.
 
     Raises:
@@ -238,9 +213,8 @@ def _group_choice(totals: GroupTotals, target: int, window: Window) -> GroupChoi
             budget - int(running[count - 1]),
             (int(ranks[count - 1]), int(numbers[count - 1])),
         )
-    for number, size in zip(
-        numbers[count:].tolist(), sizes[count:][:FILLING].tolist(), strict=False
-    ):
+    later = slice(count, count + FILLING)
+    for number, size in zip(numbers[later].tolist(), sizes[later].tolist(), strict=True):
         if size <= left:
             more.append(number)
             left -= size

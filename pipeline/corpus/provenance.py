@@ -38,19 +38,12 @@ _SINCE = (("2023-06-07", "CC-BY-SA-4.0"), ("2009-06-15", "CC-BY-SA-3.0"), ("", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """Provenance of a source; unknown fields are empty.
+    """Provenance of a source; unknown fields are empty."""
 
-    Attributes:
-        name: name of the collection, such as `enwiki`.
-        url: address it was downloaded from.
-        date: date of the snapshot: year, month or day in ISO 8601.
-        licence: licence of the text: SPDX name or expression, or any text.
-    """
-
-    name: str = ""
-    url: str = ""
-    date: str = ""
-    licence: str = ""
+    name: str = ""  # name of the collection, such as `enwiki`
+    url: str = ""  # address it was downloaded from
+    date: str = ""  # date of the snapshot: year, month or day in ISO 8601
+    licence: str = ""  # licence of the text: SPDX name or expression, or any text
 
     @property
     def label(self) -> str:
@@ -59,9 +52,7 @@ class Origin:
 
     def filled(self, other: Origin) -> Origin:
         """Return a copy with empty fields filled from `other`."""
-        return Origin(
-            **{name: value or getattr(other, name) for name, value in asdict(self).items()}
-        )
+        return Origin(**{key: value or getattr(other, key) for key, value in asdict(self).items()})
 
 
 NOTHING_KNOWN = Origin()
@@ -133,9 +124,7 @@ def wiki(name: str, base: str, file: str) -> Origin:
     date = "-".join(filter(None, match.groups())) if match else ""
     known = _WIKIMEDIA.fullmatch(host)
     if known and known[1]:
-        name = name or known[1].replace("-", "_") + (
-            "wiki" if known[2] == "wikipedia" else known[2]
-        )
+        name = name or f"{known[1].replace('-', '_')}{known[2].replace('wikipedia', 'wiki')}"
     return Origin(
         name=name or host,
         url=f"https://{host}/" if host else "",

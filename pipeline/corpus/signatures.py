@@ -105,12 +105,7 @@ _LETTER_BLOCK = 1 << 12  # letters hashed at a time, so that intermediate arrays
 
 
 class WordSequence:
-    """Words of one text, for hashing n-grams of any length.
-
-    Attributes:
-        count: number of words; in scripts without spaces two or three letters count as one.
-        starts, ends: int64 [words and such letters], byte offsets in `data`.
-    """
+    """Words of one text, for hashing n-grams of any length."""
 
     def __init__(self, data: bytes, letters_alone: bool = False) -> None:
         """Hash all prefixes of the text.
@@ -122,10 +117,12 @@ class WordSequence:
         letters = np.frombuffer(data, dtype=np.uint8)
         spaces = np.flatnonzero(letters == _SPACE)
         self.data = data
+        # int64 [words and such letters], byte offsets in `data`
         self.starts = np.concatenate(([0], spaces + 1))
         self.ends = np.concatenate((spaces, [letters.size]))
         self._parts = None if letters_alone else _parts_before(letters, self.starts)
         words = self.starts.size if self._parts is None else max(1, int(self._parts[-1]) // _WORD)
+        # number of words; in scripts without spaces two or three letters count as one
         self.count = words if data else 0
         self._powers, self._inverses = (
             _KNOWN_POWERS if letters.size < _KNOWN_POWERS[0].size else _powers(letters.size + 1)
@@ -208,17 +205,12 @@ _MOST = np.iinfo(np.uint32).max
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """Hashes of a document for finding its duplicates.
+    """Hashes of a document for finding its duplicates."""
 
-    Attributes:
-        exact: 16 bytes, equal for texts that differ only in case, punctuation and spacing.
-        bands: uint64 [bands]; near duplicates share at least one. None without MinHash.
-        sketch: uint8 [SKETCH_BYTES], see `_sketch`. None without MinHash.
-    """
-
-    exact: bytes
+    exact: bytes  # 16 bytes, equal for texts that differ only in case, punctuation and spacing
+    # uint64 [bands]; near duplicates share at least one. None without MinHash.
     bands: random_keys.U64 | None = None
-    sketch: U8 | None = None
+    sketch: U8 | None = None  # uint8 [SKETCH_BYTES], see `_sketch`. None without MinHash.
 
 
 def signature(text: str, minhash: MinHash | None = DEFAULT) -> Signature:

@@ -7,6 +7,7 @@ steps. The groups depend on the sources only, so that an interrupted build finds
 from __future__ import annotations
 
 import datetime
+import itertools
 import json
 import math
 import posixpath
@@ -91,13 +92,9 @@ def group_slices(slices: Iterable[PlannedSlice], *, in_store: bool = False) -> l
             most_bytes = max(least_bytes, run_bytes(total) // 2)
         left -= planned.slice.size
         last_group = groups[-1] if groups else []
-        fits = size <= most_bytes and len(last_group) < most_slices
-        if (
-            last_group
-            and fits
-            and (planned.slice.kind, planned.sources)
-            == (last_group[0].slice.kind, last_group[0].sources)
-        ):
+        fits = bool(last_group) and size <= most_bytes and len(last_group) < most_slices
+        origin = planned.slice.kind, planned.sources
+        if fits and origin == (last_group[0].slice.kind, last_group[0].sources):
             last_group.append(planned)
         else:
             groups.append([planned])
@@ -179,17 +176,11 @@ class Source(Values):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListedSlice:
-    """A slice of a source with its files.
-
-    Attributes:
-        source: the source.
-        slice: the unit of reading.
-        files: (name, sha256) of the files that the documents come from.
-    """
+    """A slice of a source with its files."""
 
     source: Source
     slice: Slice
-    files: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...]  # (name, sha256) of the files that the documents come from
 
     @property
     def is_file(self) -> bool:
@@ -198,16 +189,11 @@ class ListedSlice:
 
 
 class SourceListing(NamedTuple):
-    """Files of all sources.
+    """Files of all sources."""
 
-    Attributes:
-        slices: what is read.
-        matching: number of files that are read, by kind.
-        passed_over: by kind, the files below its sources that no source reads, by ending.
-    """
-
-    slices: tuple[ListedSlice, ...]
-    matching: dict[str, int]
+    slices: tuple[ListedSlice, ...]  # what is read
+    matching: dict[str, int]  # number of files that are read, by kind
+    # by kind, the files below its sources that no source reads, by ending
     passed_over: dict[str, Counter[str]]
 
     def counters(self) -> dict[str, int]:
@@ -242,13 +228,8 @@ def list_sources(sources: Iterable[Source]) -> SourceListing:
         slices, passed_over = reader.list_slices(source.path)
         others.setdefault(source.kind, {}).update((path, name) for name, path in passed_over)
         for file_slice in slices:
-            listed.append(
-                (
-                    source,
-                    replace(file_slice, fields=columns) if columns else file_slice,
-                    reader.files(file_slice),
-                )
-            )
+            piece = replace(file_slice, fields=columns) if columns else file_slice
+            listed.append((source, piece, reader.files(file_slice)))
     paths_by_kind: dict[str, set[str]] = {}
     for source, _, files in listed:
         paths_by_kind.setdefault(source.kind, set()).update(path for _, path in files)
@@ -282,19 +263,16 @@ def source_fingerprints(listed: Iterable[ListedSlice]) -> dict[str, str]:
     The hash does not depend on the order or the directory of the files.
     """
     files_by_kind: dict[str, set[tuple[str, str]]] = {}
-    for listed_slice in listed:
-        scope = "" if listed_slice.is_file else f"{listed_slice.slice.name}:"
-        if listed_slice.slice.fields:
-            scope = f"{json.dumps(dict(listed_slice.slice.fields), sort_keys=True)}:{scope}"
-        if listed_slice.source.origin != NOTHING_KNOWN:
-            scope = f"{json.dumps(asdict(listed_slice.source.origin), sort_keys=True)}:{scope}"
-        files_by_kind.setdefault(listed_slice.slice.kind, set()).update(
-            (scope + name, sha256) for name, sha256 in listed_slice.files
-        )
-    return {
-        f"source/{kind}": fingerprints.combine_hashes(files)
-        for kind, files in files_by_kind.items()
-    }
+    for one in listed:
+        scope = "" if one.is_file else f"{one.slice.name}:"
+        if one.slice.fields:
+            scope = f"{json.dumps(dict(one.slice.fields), sort_keys=True)}:{scope}"
+        if one.source.origin != NOTHING_KNOWN:
+            scope = f"{json.dumps(asdict(one.source.origin), sort_keys=True)}:{scope}"
+        names = ((scope + name, sha256) for name, sha256 in one.files)
+        files_by_kind.setdefault(one.slice.kind, set()).update(names)
+    combine = fingerprints.combine_hashes
+    return {f"source/{kind}": combine(files) for kind, files in files_by_kind.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -308,15 +286,10 @@ class PlannedSlice:
     @property
     def part(self) -> str:
         """Return the name of the intermediate file: hashes of what is read, and its range."""
-        span = f"-{self.slice.span[0]}-{self.slice.span[1]}" if self.slice.span else ""
-        fields = (
-            f"-{fingerprints.combine_hashes(self.slice.fields)[:8]}" if self.slice.fields else ""
-        )
-        origin = asdict(self.slice.origin)
-        provenance = (
-            f"-{fingerprints.combine_hashes(origin.items())[:8]}" if any(origin.values()) else ""
-        )
-        return f"{self.sha256[:16]}{fields}{provenance}{span}"
+        parts, origin = [self.sha256[:16]], asdict(self.slice.origin)
+        for facts in (self.slice.fields, origin.items() if any(origin.values()) else ()):
+            parts += [fingerprints.combine_hashes(facts)[:8]] if facts else []
+        return "-".join([*parts, *map(str, self.slice.span or ())])
 
 
 _Content = tuple[str, tuple[tuple[str, str], ...]]  # sha256 of the content, and the columns to read
@@ -354,29 +327,22 @@ def plan_reading(listed: Iterable[ListedSlice]) -> tuple[list[PlannedSlice], int
             )
             for piece in sorted(finest, key=lambda piece: piece.span or (0, 0))
         ]
-    return [
-        replace(
-            piece,
-            slice=replace(
-                piece.slice, origin=merge_origins(source.origin for source in piece.sources)
-            ),
-        )
-        for planned_slices in planned.values()
-        for piece in planned_slices
-    ], repeated
+    pieces = []
+    for piece in itertools.chain(*planned.values()):
+        origin = merge_origins(source.origin for source in piece.sources)
+        pieces.append(replace(piece, slice=replace(piece.slice, origin=origin)))
+    return pieces, repeated
 
 
 def _by_file(listed: Iterable[ListedSlice]) -> Mapping[_File, Mapping[Source, list[Slice]]]:
     """Return the slices of each file, by the sources that name it."""
     slices_by_file: dict[_File, dict[Source, list[Slice]]] = {}
-    for listed_slice in listed:
-        (_, sha256), *others = listed_slice.files
+    for one in listed:
+        (_, sha256), *others = one.files
         if others:
-            sha256 = fingerprints.combine_hashes(listed_slice.files)
-        key = listed_slice.slice.kind, listed_slice.slice.name, sha256, listed_slice.slice.fields
-        known_slices = slices_by_file.setdefault(key, {}).setdefault(listed_slice.source, [])
-        if all(
-            listed_slice.slice.span != known.span for known in known_slices
-        ):  # a source may name a file twice
-            known_slices.append(listed_slice.slice)
+            sha256 = fingerprints.combine_hashes(one.files)
+        key = one.slice.kind, one.slice.name, sha256, one.slice.fields
+        slices = slices_by_file.setdefault(key, {}).setdefault(one.source, [])
+        if all(one.slice.span != known.span for known in slices):  # a source may name a file twice
+            slices.append(one.slice)
     return slices_by_file

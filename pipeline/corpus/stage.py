@@ -33,9 +33,7 @@ Results = Sequence[Mapping[str, Any]]  # results of `ReadSliceGroup`, one per sl
 
 def most_dropped(dropped: Mapping[str, int], retained: int) -> str:
     """Return a warning if one reason drops more than half of the documents; else ""."""
-    texts = {
-        reason: count for reason, count in dropped.items() if reason.startswith(tuple(SETTINGS))
-    }
+    texts = {name: count for name, count in dropped.items() if name.startswith(tuple(SETTINGS))}
     reason, count = max(texts.items(), key=lambda pair: pair[1], default=("", 0))
     total = retained + sum(texts.values())
     if count <= MOST * total:
@@ -324,6 +322,16 @@ def _rules_used(languages: Mapping[str, int], main: str) -> str:
     return f"the text is in {language!r}, so its rules were used; set --language {language}"
 
 
+_COUNTED = {
+    "renamed": "have the id of another document, so their ids end in #2, #3, …: is the column the "
+    "right one (--column id=NAME)?",
+    "unconfirmed": "near the limit of similarity were kept, compared with some of the documents "
+    "like them only",
+    "split": "are linked in groups too large for one process, which were compared in parts: some "
+    "near duplicates may have stayed",
+}
+
+
 def headline(summary: Mapping[str, Any]) -> str:
     """Return a line with documents, bytes, drops and warnings."""
     dropped = summary.get("dropped", {})
@@ -336,21 +344,9 @@ def headline(summary: Mapping[str, Any]) -> str:
     if rules := _rules_used(summary.get("read_languages", {}), summary.get("language", "")):
         messages.append(f"warning: no language is set and {rules}")
     messages += summary.get("passed_over", ())
-    if renamed := summary.get("renamed"):
-        messages.append(
-            f"{renamed:,} have the id of another document, so their ids end in #2, #3, …: is the "
-            f"column the right one (--column id=NAME)?"
-        )
-    if unconfirmed := summary.get("unconfirmed"):
-        messages.append(
-            f"{unconfirmed:,} near the limit of similarity were kept, compared with some of the "
-            f"documents like them only"
-        )
-    if split := summary.get("split"):
-        messages.append(
-            f"{split:,} are linked in groups too large for one process, which were compared in "
-            f"parts: some near duplicates may have stayed"
-        )
+    messages += [
+        f"{summary[name]:,} {what}" for name, what in _COUNTED.items() if summary.get(name)
+    ]
     if encodings := summary.get("encodings"):
         messages.append(f"texts that are not UTF-8 were read as {_by_count(encodings)}")
     if first := summary.get("first_unreadable"):

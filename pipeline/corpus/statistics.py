@@ -64,10 +64,9 @@ def measure(batch: pa.RecordBatch, total: int) -> dict[str, Any]:
         + np.maximum(counts - 1, 0),  # including the blanks between sentences
         "bytes": _sums(sentence_bytes, offsets) + np.maximum(counts - 1, 0),
     }
-    names = dict(
-        zip(ORIGIN, (batch[name] for name in ("source", "origin", "licence")), strict=True)
-    )
+    names = {"kind": batch["source"], "origin": batch["origin"], "licence": batch["licence"]}
     groups = pa.table(names | figures).cast(_FIGURES).group_by(ORIGIN)
+    fields = np.diff(batch["infobox"].offsets.to_numpy())
     sums = groups.aggregate([(name, "sum") for name in figures]).rename_columns(_FIGURES.names)
     return {
         "origins": sums.sort_by([(name, "ascending") for name in ORIGIN]).to_pylist(),
@@ -75,7 +74,7 @@ def measure(batch: pa.RecordBatch, total: int) -> dict[str, Any]:
         "sentences": _histogram(sentence_words, SENTENCE_BINS),
         "samples": _samples(batch, total),
         "languages": _languages(batch, total),
-        "infoboxes": _infoboxes(batch["infobox"]),
+        "infoboxes": {"documents": int((fields > 0).sum()), "fields": int(fields.sum())},
     }
 
 
@@ -153,11 +152,6 @@ def _samples(batch: pa.RecordBatch, total: int) -> list[dict[str, Any]]:
             }
         )
     return samples
-
-
-def _infoboxes(column: pa.ListArray) -> dict[str, int]:
-    fields = np.diff(column.offsets.to_numpy())
-    return {"documents": int((fields > 0).sum()), "fields": int(fields.sum())}
 
 
 def _languages(batch: pa.RecordBatch, total: int) -> dict[str, int]:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from cloze.core import storage
 from cloze.core.arrow import open_arrow, write_arrow
-from cloze.core.artifacts import artifact, fingerprints
+from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import TRAIN, Manifest
 from cloze.core.errors import DataError, UsageError
 from cloze.core.humanize import an
@@ -51,13 +51,7 @@ def _batch(keys: U64) -> pa.RecordBatch:
 
 
 def write_documents(path: str, exchange: Exchange, total: int) -> None:
-    """Merge the keys of all runs into one file, one place at a time.
-
-    Args:
-        path: target file.
-        exchange: connected exchange of the keys.
-        total: number of documents in it.
-    """
+    """Merge the keys of all runs, a connected exchange, into one file, one place at a time."""
     ranges = max(1, -(-total // BATCH_KEYS))
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -87,9 +81,7 @@ def known(keys: U64, files: Sequence[str], stamp: str) -> npt.NDArray[np.bool_]:
         batches = _key_batches(file, stamp)
         # Batch n of a file covers part n of the key space, so a key is looked for in one batch.
         bounds = bucket_borders(ordered, len(batches))
-        for number, (low, high) in enumerate(
-            zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
-        ):
+        for number, (low, high) in enumerate(itertools.pairwise(bounds.tolist())):
             stored = batches[number]
             if low < high and len(stored):
                 requested = ordered[low:high]
@@ -114,17 +106,11 @@ ADDED = "rows heldout_rows unmasked_rows shards documents tokens row_tokens mask
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseDataset:
-    """The dataset that is appended to.
+    """The dataset that is appended to."""
 
-    Attributes:
-        path: directory of the dataset.
-        manifest: manifest of the dataset.
-        generation: number of appends including this one, from 1.
-    """
-
-    path: str
-    manifest: Manifest
-    generation: int
+    path: str  # directory of the dataset
+    manifest: Manifest  # manifest of the dataset
+    generation: int  # number of appends including this one, from 1
 
     @classmethod
     def open(cls, path: str, version: int) -> BaseDataset:
@@ -180,15 +166,6 @@ class BaseDataset:
                         f"make the dataset without append"
                     )
                 return
-
-    def link_files(self, target: str) -> None:
-        """Link the dataset's files into the directory `target`.
-
-        Raises:
-            DataError: a file does not have the hash in the manifest.
-        """
-        for entry in self.manifest.files:
-            fingerprints.link_unchanged(self.path, entry, storage.join(target, entry.path))
 
 
 def prefix(split: str, generation: int) -> str:

@@ -69,7 +69,8 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
         tokenizer.save(build.file("tokenizer"))
     else:
         base.check(info, bin_borders(config.length, config.length_bins))
-        base.link_files(build.path)
+        for entry in base.manifest.files:
+            fingerprints.link_unchanged(base.path, entry, build.file(entry.path))
     groups = corpus.groups(build.scratch, LEAST_RUN_BYTES)
     bins = len(bin_borders(config.length, config.length_bins))
     tokens = sum(corpus.sizes) / BYTES_PER_TOKEN * config.drawings
@@ -192,32 +193,20 @@ class BuildRows:
     A unit is {"number": of the run, "paths": corpus shards}. The result has by split the number of
     `rows`, their number by bin and drawing (`drawings`), and counters of the text; and `bytes` of
     the run, the numbers of new documents (`documents`) and of omitted ones (`known`).
-
-    Attributes:
-        directory: directory of the counts of tokens.
-        runs: exchange of the rows: the buckets of the splits in turn, a place is a length bin.
-        keys: exchange of the documents' keys.
-        buckets: number of buckets of each split.
-        tokenizer: directory that `Tokenizer.save` wrote.
-        tokenizer_fingerprint: fingerprint of the tokenizer.
-        config: pairing, masks and seed.
-        borders: maximum row length of each length bin.
-        known: files of the keys of documents to omit.
-        stamp: fingerprint of the dataset that these files belong to.
-        marked: artifact that the masking rule's marks are made of.
     """
 
-    directory: str
+    directory: str  # directory of the counts of tokens
+    # exchange of the rows: the buckets of the splits in turn, a place is a length bin
     runs: Exchange
-    keys: Exchange
-    buckets: Mapping[str, int]
-    tokenizer: str
-    tokenizer_fingerprint: str
-    config: ExampleConfig
-    borders: tuple[int, ...] = (1 << 16,)
-    known: tuple[str, ...] = ()
-    stamp: str = ""
-    marked: str | None = None
+    keys: Exchange  # exchange of the documents' keys
+    buckets: Mapping[str, int]  # number of buckets of each split
+    tokenizer: str  # directory that `Tokenizer.save` wrote
+    tokenizer_fingerprint: str  # fingerprint of the tokenizer
+    config: ExampleConfig  # pairing, masks and seed
+    borders: tuple[int, ...] = (1 << 16,)  # maximum row length of each length bin
+    known: tuple[str, ...] = ()  # files of the keys of documents to omit
+    stamp: str = ""  # fingerprint of the dataset that these files belong to
+    marked: str | None = None  # artifact that the masking rule's marks are made of
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
         new_keys: list[U64] = []

@@ -197,10 +197,8 @@ def check_disk_space(
     """Check that the disk can hold the shards; object stores are not checked.
 
     Args:
-        path: directory of the shards.
         shards: the files to write; those that an earlier attempt wrote need no more space.
         rows: bytes of all rows before masking.
-        config: masks and compression of the shards.
         id_bytes: bytes per token id.
 
     Raises:

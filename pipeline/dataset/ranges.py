@@ -32,19 +32,12 @@ PART_ROWS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShuffleRange:
-    """The rows of a shard in one length bin: a range of shuffle keys in terms of buckets.
+    """The rows of a shard in one length bin: a range of shuffle keys in terms of buckets."""
 
-    Attributes:
-        first: first bucket to read.
-        end: bucket after the last one to read.
-        skip: rows of the bin at the start of the first bucket that belong to the previous range.
-        rows: number of rows of the range.
-    """
-
-    first: int
-    end: int
-    skip: int
-    rows: int
+    first: int  # first bucket to read
+    end: int  # bucket after the last one to read
+    skip: int  # rows of the bin at the start of the first bucket that belong to the previous range
+    rows: int  # number of rows of the range
 
 
 def bin_borders(length: int, bins: int) -> tuple[int, ...]:
@@ -62,7 +55,6 @@ def bucket_count(tokens: float, length: int, parts: int, shards: int) -> int:
         tokens: estimated tokens in all rows.
         length: tokens of a row.
         parts: number of runs times that of length bins.
-        shards: number of shards.
     """
     most = max(tokens / (PART_ROWS * parts * length), tokens / MOST_BUCKET_TOKENS)
     return max(1, int(min(most, max(tokens / BUCKET_TOKENS, SHARD_BUCKETS * shards))))
@@ -125,7 +117,6 @@ def merge_range(
     Args:
         runs: the destinations of at least the buckets of the range.
         key_range: range, counted over the rows in the bin `bin_number` only.
-        bins: number of length bins.
     """
     rest: RowBlock | None = None
     skip, remaining = key_range.skip, key_range.rows

@@ -35,16 +35,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowView:
-    """A row.
-
-    Attributes:
-        pieces: tokens of the unmasked row by name: `##ing`, `Ġthe`.
-        texts: text that each token adds, its space included.
-        text: the unmasked row.
-        pair_label: meaning of the label, or None.
-        lengths: tokens of the row (`row`), and of segments A and B without special tokens.
-        boundaries: start of each sequence of a packed row, else None.
-    """
+    """A row."""
 
     file: str
     split: str
@@ -58,14 +49,15 @@ class RowView:
     copy: int
     copies: int
     pair_task: str | None
-    pair_label: str | None
+    pair_label: str | None  # meaning of the label, or None
     segment_start: int
+    # tokens of the row (`row`), and of segments A and B without special tokens
     lengths: dict[str, int]
-    boundaries: tuple[int, ...] | None
+    boundaries: tuple[int, ...] | None  # start of each sequence of a packed row, else None
     special: tuple[int, ...]  # positions of special tokens
-    pieces: tuple[str, ...]
-    texts: tuple[str, ...]
-    text: str
+    pieces: tuple[str, ...]  # tokens of the unmasked row by name: `##ing`, `Ġthe`
+    texts: tuple[str, ...]  # text that each token adds, its space included
+    text: str  # the unmasked row
     predictions: tuple[Prediction, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -82,7 +74,6 @@ def read_row(path: str, row: int, *, split: str = "train", copy: int = 0) -> Row
         path: a dataset artifact, a directory of shards, or one shard.
         row: index in the split, over all shards in name order; in a single shard, index in it.
         split: train or heldout; ignored for a single shard.
-        copy: index of the mask copy.
 
     Raises:
         UsageError: the split, row or copy does not exist.

@@ -29,25 +29,15 @@ LISTS = {BOUNDARIES: pa.uint16(), MARKS: pa.uint8()}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBlock:
-    """R unmasked rows, as a dataset shard stores them.
+    """R unmasked rows, as a dataset shard stores them."""
 
-    Attributes:
-        rank: uint64 [R], ascending shuffle keys; they order the rows of the whole dataset.
-        ids: token ids of each row, special tokens included.
-        segment_start: int32 [R], start of B; the row's length if there is no B.
-        pair_label: int8 [R], NO_LABEL without a label.
-        document: uint64 [R], key of the document of segment A.
-        offset: int64 [R], place of the row in that document, see `row_keys`.
-        columns: lists of some of `LISTS`, by name.
-    """
-
-    rank: U64
-    ids: Ragged
-    segment_start: npt.NDArray[np.int32]
-    pair_label: npt.NDArray[np.int8]
-    document: U64
-    offset: I64
-    columns: Mapping[str, Ragged] = field(default_factory=dict)
+    rank: U64  # uint64 [R], ascending shuffle keys; they order the rows of the whole dataset
+    ids: Ragged  # token ids of each row, special tokens included
+    segment_start: npt.NDArray[np.int32]  # int32 [R], start of B; the row's length if there is no B
+    pair_label: npt.NDArray[np.int8]  # int8 [R], NO_LABEL without a label
+    document: U64  # uint64 [R], key of the document of segment A
+    offset: I64  # int64 [R], place of the row in that document, see `row_keys`
+    columns: Mapping[str, Ragged] = field(default_factory=dict)  # lists of some of `LISTS`, by name
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -140,9 +130,7 @@ def assemble(
         documents: documents that the segments' ranges point into.
         segments: R rows: `[CLS] A [SEP]`, `[CLS] A [SEP] B [SEP]`, or, if packed, a [CLS] before
             every range.
-        seed: seed of the dataset.
         special: ids of [CLS] and [SEP].
-        drawings: number of drawings of the dataset.
     """
     document = documents.keys[segments.document]
     rank = random_keys.fold_in(row_keys(seed, document, segments.offset), USE_RANK)

@@ -23,35 +23,23 @@ NO_PAIR = -100  # pair label of a row without a label in a batch; torch's usual 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetInfo:
-    """The properties of a dataset's rows, stored as JSON in every shard's schema metadata.
+    """The properties of a dataset's rows, stored as JSON in every shard's schema metadata."""
 
-    Attributes:
-        recipe: a name in `cloze.pipeline.dataset.recipes.RECIPES`.
-        length: maximum tokens per row.
-        copies: mask copies per row.
-        drawings: number of times that the training documents were cut into rows anew.
-        vocab_size: V.
-        special: ids of the special tokens.
-        pair_task: meaning of the pair labels: nsp, sop, or None without labels.
-        seed: seed of all random numbers; together with a row's `source` it gives the row's key.
-        tokenizer: fingerprint of the tokenizer.
-        packed: a row has several sequences that must not attend to each other; the column
-            `boundaries` has their starts.
-        masks: how the stored masks were drawn (`MaskConfig.as_dict`), so that dynamic masks can be
-            drawn in the same way; None if unknown.
-    """
-
-    recipe: str
-    length: int
-    copies: int
-    vocab_size: int
-    special: SpecialTokens
-    pair_task: str | None
-    seed: int
-    tokenizer: str
+    recipe: str  # a name in `cloze.pipeline.dataset.recipes.RECIPES`
+    length: int  # maximum tokens per row
+    copies: int  # mask copies per row
+    vocab_size: int  # V
+    special: SpecialTokens  # ids of the special tokens
+    pair_task: str | None  # meaning of the pair labels: nsp, sop, or None without labels
+    seed: int  # seed of all random numbers; together with a row's `source` it gives the row's key
+    tokenizer: str  # fingerprint of the tokenizer
+    # a row has several sequences that must not attend to each other; the column `boundaries` has
+    # their starts
     packed: bool = False
+    # how the stored masks were drawn (`MaskConfig.as_dict`), so that dynamic masks can be drawn in
+    # the same way; None if unknown
     masks: dict[str, Any] | None = None
-    drawings: int = 1
+    drawings: int = 1  # number of times that the training documents were cut into rows anew
     version: int = VERSION
 
     def to_metadata(self) -> dict[bytes, bytes]:
@@ -84,19 +72,13 @@ class ShardLayout:
     has rows of one bin only, and a fixed number of them except for the bin's last batch. Without
     bins there is one. Within a bin, one drawing follows the other. Stored as JSON under
     `cloze.layout` in the schema's metadata, which other programs ignore.
-
-    Attributes:
-        bin_boundaries: maximum row length of each bin.
-        rows: rows in each bin.
-        batch_rows: rows per record batch, except for the last of each bin.
-        compression: compression of the buffers: zstd, lz4 or None.
-        drawings: rows of each drawing in each bin; empty if there is one drawing.
     """
 
-    bin_boundaries: tuple[int, ...]
-    rows: tuple[int, ...]
-    batch_rows: int
-    compression: str | None = None
+    bin_boundaries: tuple[int, ...]  # maximum row length of each bin
+    rows: tuple[int, ...]  # rows in each bin
+    batch_rows: int  # rows per record batch, except for the last of each bin
+    compression: str | None = None  # compression of the buffers: zstd, lz4 or None
+    # rows of each drawing in each bin; empty if there is one drawing
     drawings: tuple[tuple[int, ...], ...] = ()
 
     def to_metadata(self) -> dict[bytes, bytes]:

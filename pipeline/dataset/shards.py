@@ -44,20 +44,13 @@ class WriteDatasetShard:
     """Key ranges -> one shard.
 
     A unit is that of `plan_units` and "path", of the shard.
-
-    Attributes:
-        runs: exchange of the rows.
-        info: metadata of every shard.
-        tokenizer: directory that `Tokenizer.save` wrote.
-        config: masks, length bins and compression.
-        unigrams: file of token counts, if the masks need them.
     """
 
-    runs: Exchange
-    info: schema.DatasetInfo
-    tokenizer: str
-    config: DatasetConfig
-    unigrams: str | None = None
+    runs: Exchange  # exchange of the rows
+    info: schema.DatasetInfo  # metadata of every shard
+    tokenizer: str  # directory that `Tokenizer.save` wrote
+    config: DatasetConfig  # masks, length bins and compression
+    unigrams: str | None = None  # file of token counts, if the masks need them
 
     @property
     def borders(self) -> tuple[int, ...]:
@@ -154,7 +147,6 @@ def plan_units(counts: I64, drawn: I64, shards: int, first: int = 0) -> list[dic
     Args:
         counts: int64 [bins, buckets], rows.
         drawn: int64 [bins, drawings], rows.
-        shards: number of shards.
         first: number of the first bucket.
     """
     sizes = shard_rows(counts.sum(axis=1).tolist(), shards)
@@ -175,10 +167,8 @@ def to_batch(block: RowBlock, masks: Masks, copies: int, arrow_schema: pa.Schema
     mask_list = arrow_schema.field("masks").type
     mask_type, source_type = mask_list.value_type, arrow_schema.field("source").type
     values = {"positions": masks.positions, "input_ids": masks.input_ids}
-    mask_columns = [
-        list_array(Ragged(values[field.name], masks.offsets), field.type) for field in mask_type
-    ]
-    masks_of_copies = pa.StructArray.from_arrays(mask_columns, fields=list(mask_type))
+    lists = [list_array(Ragged(values[each.name], masks.offsets), each.type) for each in mask_type]
+    masks_of_copies = pa.StructArray.from_arrays(lists, fields=list(mask_type))
     mask_offsets = pa.array(np.arange(len(block) + 1, dtype=np.int32) * copies)
     places = (block.offset & SENTENCES, block.offset >> DRAWING_BIT)
     source = [pa.array(block.document), *(pa.array(each.astype(np.int32)) for each in places)]

@@ -10,6 +10,7 @@ from typing import Any
 
 from cloze.core.artifacts.artifact import HELDOUT, TRAIN
 from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.pipeline.corpus.readers.base import counted
 from cloze.pipeline.dataset import append
 from cloze.pipeline.dataset.append import BaseDataset
 from cloze.pipeline.dataset.config import ExampleConfig
@@ -37,7 +38,6 @@ def new_counts(
     """Return the summary's counts of the new shards.
 
     Args:
-        info: metadata of every shard.
         rows: number of new rows by split.
         written: results of `WriteDatasetShard` for the training split.
         documents: number of new documents, of both splits.
@@ -70,8 +70,6 @@ def summarize(
     """Return the result of the stage; its headline has the warnings.
 
     Args:
-        config: requested examples.
-        info: metadata of every shard.
         build: has the counters of the new shards; those of `base` are added.
         new: counts of the new shards.
         base: dataset that was appended to, or None.
@@ -121,16 +119,12 @@ def token_shares(counters: Mapping[str, int]) -> dict[str, Any]:
     The reasons add up to the tokens read; `tokens_used_again` come in addition.
     """
     read = counters.get(f"{TOKENS}read", 0)
-    counts = {
-        name.removeprefix(TOKENS): count
-        for name, count in counters.items()
-        if name.startswith(TOKENS)
-    }
+    counts = counted(counters, TOKENS)
     counts.pop("read", None)
     reused = counts.pop(AGAIN, 0)
     shares = {
         name: {"tokens": count, "share": round(count / read, 6) if read else 0.0}
-        for name, count in sorted(counts.items())
+        for name, count in counts.items()
     }
     in_rows = shares.get("in_rows", {}).get("share", 0.0)
     return {

@@ -20,15 +20,10 @@ class WorkerLostError(ClozeError):
 
 
 class RunnerBackend(ABC):
-    """Context manager that runs pipelines one after the other.
+    """Context manager that runs pipelines one after the other."""
 
-    Attributes:
-        workers: number of workers that take a pipeline's elements in turn; 1 if unknown.
-        retries: maximum number of new runs of the unfinished rest after `WorkerLostError`.
-    """
-
-    workers = 1
-    retries = 0
+    workers = 1  # number of workers that take a pipeline's elements in turn; 1 if unknown
+    retries = 0  # maximum number of new runs of the unfinished rest after `WorkerLostError`
 
     def __init__(self) -> None:
         self._stack = ExitStack()  # closed at the end of the context

@@ -73,7 +73,6 @@ def run_monitored(pipeline: Any, check: Callable[[], None], name: str) -> BaseEx
     Args:
         pipeline: a constructed pipeline that has not run yet.
         check: called several times a second; its exception ends the wait and is raised.
-        name: name of the thread.
     """
     failure: list[BaseException] = []
 

@@ -99,12 +99,8 @@ class ForkedWorker:
 
     def ended(self, code: int) -> dict[str, Any]:
         unit = self.note[:NOTE_BYTES].rstrip(b"\0").decode(errors="ignore")
-        return {
-            "ended": self.worker_id,
-            "code": code,
-            "unit": unit,
-            "got_work": bool(self.note[NOTE_BYTES]),
-        }
+        got_work = bool(self.note[NOTE_BYTES])
+        return {"ended": self.worker_id, "code": code, "unit": unit, "got_work": got_work}
 
 
 class ForkServer:

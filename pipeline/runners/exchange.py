@@ -46,19 +46,12 @@ _ITEM = 8  # bytes of an int64
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """Runs in a directory.
+    """Runs in a directory."""
 
-    Attributes:
-        directory: directory that all workers read and write.
-        runs: number of runs.
-        places: number of places.
-        group: places per destination.
-    """
-
-    directory: str
-    runs: int
-    places: int
-    group: int = 1
+    directory: str  # directory that all workers read and write
+    runs: int  # number of runs
+    places: int  # number of places
+    group: int = 1  # places per destination
 
     @property
     def destinations(self) -> int:
@@ -172,19 +165,12 @@ class Exchange:
 
 @dataclass(frozen=True)
 class RunRanges:
-    """Mapped ranges of all runs.
+    """Mapped ranges of all runs."""
 
-    Attributes:
-        schema: schema of the rows.
-        first: first destination.
-        edges: int64 [destinations + 1, runs], where each begins in the range of each run.
-        buffers: range of each run.
-    """
-
-    schema: pa.Schema
-    first: int
-    edges: I64
-    buffers: list[pa.Buffer]
+    schema: pa.Schema  # schema of the rows
+    first: int  # first destination
+    edges: I64  # int64 [destinations + 1, runs], where each begins in the range of each run
+    buffers: list[pa.Buffer]  # range of each run
 
     def batches(self, destination: int) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a destination, one batch per run that has any."""
@@ -278,7 +264,5 @@ def _fetched(paths: Sequence[str], spans: Sequence[tuple[int, int]]) -> Iterator
     ]
     for first, end in group_by_size([high - low for _, low, high in cuts], PASS_BYTES):
         for begin in range(first, end, PASS_RANGES):
-            some = cuts[begin : min(begin + PASS_RANGES, end)]
-            yield storage.read_ranges(
-                [path for path, _, _ in some], [(low, high) for _, low, high in some]
-            )
+            some, lows, highs = zip(*cuts[begin : min(begin + PASS_RANGES, end)], strict=True)
+            yield storage.read_ranges(some, list(zip(lows, highs, strict=True)))

@@ -233,22 +233,19 @@ class _Results:
     More than `BLOCK_UNITS` units are in blocks, directories of units that run at about the same
     time. A block without unfinished units is not listed again, so a look costs what is new and
     under way, not what is done.
-
-    Attributes:
-        directory: directory of the step.
-        place: path of each unit's result below the directory, without ending.
-        found: ending of each result that was seen.
     """
 
     def __init__(self, directory: str, weight: Mapping[str, float]) -> None:
         names = sorted(weight, key=lambda name: -weight[name])  # as in `balance_units`
         blocks = -(-len(names) // BLOCK_UNITS)
-        self.directory, self.found = directory, dict[str, str]()
+        self.directory = directory  # of the step
+        self.found: dict[str, str] = {}  # ending of each result that was seen
         self._open = {
             f"{block:05d}" if blocks > 1 else "": names[block * BLOCK_UNITS :][:BLOCK_UNITS]
             for block in range(blocks)
         }
         block_of = {name: block for block, inner in self._open.items() for name in inner}
+        # path of each unit's result below the directory, without ending
         self.place = {name: posixpath.join(block_of[name], name) for name in weight}
 
     def look(self) -> None:
@@ -271,11 +268,7 @@ class _Results:
 def _failure(
     build: BuildContext, step: str, results: str, failed: list[str], count: int
 ) -> ClozeError:
-    """Build the error of failed units, and remove their results so that a rerun retries them.
-
-    Args:
-        failed: places of the units in `results`.
-    """
+    """Build the error of failed units; remove their results so that a rerun retries them."""
     files = [name + FAILED for name in failed]
     failures = read_results(results, files)
     for file in files:

@@ -77,18 +77,14 @@ class PoolWorker:
 
 
 class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type: ignore[misc]
-    """A gRPC server that listens at `address` while entered.
-
-    Attributes:
-        params: parameters of the callers' EXTERNAL environment: the secret, drawn unless given, and
-            the program's identity. A worker of another version would mix its results in.
-        deaths: messages about workers that died without a stop request.
-    """
+    """A gRPC server that listens at `address` while entered."""
 
     def __init__(self, address: str = "127.0.0.1:0", secret: str | None = None) -> None:
         self.address = address
+        # parameters of the callers' EXTERNAL environment: the secret, drawn unless given, and the
+        # program's identity. A worker of another version would mix its results in.
         self.params = worker_params(secret or secrets.token_hex(16))
-        self.deaths: list[str] = []
+        self.deaths: list[str] = []  # messages about workers that died without a stop request
         self._workers: dict[str, PoolWorker] = {}
         self._count = 0
         self._lock = threading.Lock()

@@ -24,7 +24,6 @@ def bert_backend(
 
     Args:
         vocab: tokens to ids.
-        lowercase: lowercase the text.
         strip_accents: remove accents; None: if `lowercase`.
     """
     model = models.WordPiece(
@@ -41,11 +40,7 @@ def bert_backend(
 def word_backend(
     words: Sequence[str], lowercase: bool, strip_accents: bool | None = None
 ) -> tokenizers.Tokenizer:
-    """Build a tokenizer of whole words, split as BERT's; arguments as for `bert_backend`.
-
-    Args:
-        words: tokens; the index is the id.
-    """
+    """Build a tokenizer of whole words, by id, split as BERT's; arguments as for `bert_backend`."""
     vocab = {word: number for number, word in enumerate(words)}
     model = models.WordLevel(vocab, unk_token=special_names(vocab)["unk"])
     return _split_as_bert(model, vocab, lowercase, strip_accents)
@@ -121,7 +116,6 @@ def albert_backend(
     Args:
         pieces: tokens with their log-probabilities; the index is the id.
         unk_id: index of <unk>.
-        lowercase: lowercase the text.
         strip_accents: decompose the text (NFKD) and remove accents; opposite of transformers'
             `keep_accents`.
         charsmap: normalization of a SentencePiece model, applied last.
@@ -219,10 +213,7 @@ def albert_normalizer(
 
     Source: google-research/albert, tokenization.py, preprocess_text.
     """
-    steps: list[normalizers.Normalizer] = [
-        normalizers.Replace("``", '"'),
-        normalizers.Replace("''", '"'),
-    ]
+    steps: list[normalizers.Normalizer] = [normalizers.Replace(mark, '"') for mark in ("``", "''")]
     if strip_accents:
         steps += [normalizers.NFKD(), normalizers.StripAccents()]
     if lowercase:
@@ -292,15 +283,10 @@ def literal_backend(
 
 @dataclass(frozen=True, slots=True)
 class PairFrame:
-    """The special tokens of `[CLS] A <separator> B [SEP]`.
+    """The special tokens of `[CLS] A <separator> B [SEP]`."""
 
-    Attributes:
-        separator: ids between the two texts.
-        typed: the tokens of B have type 1.
-    """
-
-    separator: tuple[int, ...]
-    typed: bool
+    separator: tuple[int, ...]  # ids between the two texts
+    typed: bool  # the tokens of B have type 1
 
 
 def pair_frame(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> PairFrame:
@@ -334,11 +320,7 @@ def pair_frame(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> PairF
 
 
 def frame_as_bert(backend: tokenizers.Tokenizer, names: Mapping[str, str]) -> None:
-    """Make `backend` write `[CLS] A [SEP] B [SEP]`, if its vocabulary has both tokens.
-
-    Args:
-        names: special tokens by role.
-    """
+    """Make `backend` write `[CLS] A [SEP] B [SEP]`, if its vocabulary has both tokens."""
     cls, sep = names["cls"], names["sep"]
     numbers = backend.token_to_id(cls), backend.token_to_id(sep)
     if None not in numbers:

@@ -35,14 +35,11 @@ PROBE = (
 
 
 class FastBpe:
-    """Encodes like `WordCache`; thread-safe.
-
-    Attributes:
-        differing: texts of calls in which `reference` gave other ids, which are the result.
-    """
+    """Encodes like `WordCache`; thread-safe."""
 
     def __init__(self, build: Callable[[], Any], reference: Encode) -> None:
         self._build, self._lock, self._reference = build, threading.Lock(), reference
+        # differing: texts of calls in which `reference` gave other ids, which are the result
         self._inner, self._characters, self.differing = build(), 0, 0
 
     def encode(self, texts: Sequence[str], after_space: Flags | None = None) -> tuple[U32, I64]:

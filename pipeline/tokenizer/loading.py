@@ -55,19 +55,12 @@ DIRECTORY_FILES: tuple[tuple[Format, tuple[str, ...]], ...] = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerFiles:
-    """The files of one tokenizer.
+    """The files of one tokenizer."""
 
-    Attributes:
-        format: file format.
-        vocabulary: file with the tokens.
-        merges: file with the merges of a BPE, else None.
-        config: `tokenizer_config.json` of the directory, if it exists.
-    """
-
-    format: Format
-    vocabulary: str
-    merges: str | None = None
-    config: str | None = None
+    format: Format  # file format
+    vocabulary: str  # file with the tokens
+    merges: str | None = None  # file with the merges of a BPE, else None
+    config: str | None = None  # `tokenizer_config.json` of the directory, if it exists
 
 
 def find(path: str) -> TokenizerFiles:

@@ -32,9 +32,8 @@ def save(
     description = json.loads(backend.to_str())
     names = {f"{role}_token": str(backend.id_to_token(i)) for role, i in asdict(special).items()}
     vocab: dict[str, int] = backend.get_vocab(with_added_tokens=True)
-    config = _transformers_config(
-        description, names, framed_as_bert=frame == PairFrame((special.sep,), True)
-    )
+    is_framed = frame == PairFrame((special.sep,), True)
+    config = _transformers_config(description, names, framed_as_bert=is_framed)
     model = description["model"]
     files = {}
     if model["type"] == "WordPiece":
@@ -105,22 +104,16 @@ def _is_bert(
     )
 
 
+_OTHER_SETTINGS = (
+    "dropout unk_token continuing_subword_prefix end_of_word_suffix byte_fallback ignore_merges"
+).split()
+
+
 def _is_roberta(description: Mapping[str, Any]) -> bool:
     model, splitter = description["model"], description.get("pre_tokenizer") or {}
     post_processor = description.get("post_processor") or {}
-    is_plain = not any(
-        model.get(key)
-        for key in (
-            "dropout",
-            "unk_token",
-            "continuing_subword_prefix",
-            "end_of_word_suffix",
-            "byte_fallback",
-            "ignore_merges",
-        )
-    )
     return (
-        is_plain
+        not any(map(model.get, _OTHER_SETTINGS))
         and description.get("normalizer") is None
         and splitter.get("type") == "ByteLevel"
         and bool(splitter.get("use_regex", True))

@@ -24,19 +24,12 @@ MODEL_TYPES = {1: "unigram", 2: "bpe", 3: "word", 4: "char"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SentencePieceModel:
-    """The fields of a SentencePiece model that define a tokenizer.
+    """The fields of a SentencePiece model that define a tokenizer."""
 
-    Attributes:
-        pieces: tokens with their scores; the index is the id.
-        types: type of each token: NORMAL, UNKNOWN, NEVER_IN_TEXT, or user-defined.
-        model_type: UNIGRAM, or another of MODEL_TYPES.
-        charsmap: compiled normalization; empty if there is none.
-    """
-
-    pieces: tuple[tuple[str, float], ...]
-    types: tuple[int, ...]
-    model_type: int
-    charsmap: bytes
+    pieces: tuple[tuple[str, float], ...]  # tokens with their scores; the index is the id
+    types: tuple[int, ...]  # type of each token: NORMAL, UNKNOWN, NEVER_IN_TEXT, or user-defined
+    model_type: int  # UNIGRAM, or another of MODEL_TYPES
+    charsmap: bytes  # compiled normalization; empty if there is none
 
 
 def parse(data: bytes, name: str) -> SentencePieceModel:

@@ -42,20 +42,14 @@ Flags = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class Tokenizer:
-    """A tokenizer with its special tokens resolved.
+    """A tokenizer with its special tokens resolved."""
 
-    Attributes:
-        backend: tokenizer as its files define it, which recognises special tokens in text.
-        vocab_size: V, the largest id + 1.
-        special: ids of the five special tokens.
-        pair_frame: special tokens around a pair of texts.
-        word_start: bool [V], tokens that start a word; `special.word_starts` defines words.
-    """
-
+    # tokenizer as its files define it, which recognises special tokens in text
     backend: tokenizers.Tokenizer
-    vocab_size: int
-    special: SpecialTokens
-    pair_frame: PairFrame
+    vocab_size: int  # V, the largest id + 1
+    special: SpecialTokens  # ids of the five special tokens
+    pair_frame: PairFrame  # special tokens around a pair of texts
+    # bool [V], tokens that start a word; `special.word_starts` defines words
     word_start: npt.NDArray[np.bool_]
 
     @classmethod

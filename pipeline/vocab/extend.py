@@ -123,9 +123,8 @@ def choose(
 ) -> list[Word]:
     """Return the `number` words with the highest scores above 0; ties in code point order."""
     frequent = sorted(word for word, count in counts.items() if count >= min_frequency)
-    candidates = [
-        word for word in score_words(tokenizer, counts, frequent, choose_by) if word.score > 0
-    ]
+    scored = score_words(tokenizer, counts, frequent, choose_by)
+    candidates = [word for word in scored if word.score > 0]
     candidates.sort(key=lambda word: (-word.score, word.text))
     unsplit = (word for word in candidates if _is_unsplit(tokenizer, word.text))
     return list(itertools.islice(unsplit, number))

@@ -49,11 +49,9 @@ HELDOUT_SHARE = 0.001  # of the documents, from which on the held-out sample nee
 class ComputeOrder:
     """Writes the order of the shards' first documents. A unit is {"paths": corpus shards, "out":
     file}; the result has the bytes of each split, and of these documents of it.
-
-    Attributes:
-        shares: of the documents of either split, training first, how large a share is written.
     """
 
+    # of the documents of either split, training first, how large a share is written
     shares: tuple[float, float] = (1.0, 1.0)
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
@@ -149,19 +147,12 @@ def document_order(table: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleBoundary:
-    """The documents of one split up to a shuffle key.
+    """The documents of one split up to a shuffle key."""
 
-    Attributes:
-        split: train or heldout.
-        last: shuffle key of the last document.
-        documents: number of documents.
-        size: UTF-8 bytes of the documents.
-    """
-
-    split: str
-    last: int
-    documents: int
-    size: int
+    split: str  # train or heldout
+    last: int  # shuffle key of the last document
+    documents: int  # number of documents
+    size: int  # UTF-8 bytes of the documents
 
     def select(self, table: pa.Table) -> npt.NDArray[np.bool_]:
         """Return which documents of a shard are in the sample: bool [D]."""

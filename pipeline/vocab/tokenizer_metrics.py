@@ -124,7 +124,6 @@ def compare(corpus: str, paths: Sequence[str]) -> list[dict[str, Any]]:
     """Return the `tokenizer_metrics` of each tokenizer, with its path as `tokenizer`.
 
     Args:
-        corpus: a corpus artifact.
         paths: tokenizers, as `cloze.pipeline.tokenizer.load` accepts them.
 
     Raises:

@@ -72,10 +72,8 @@ def alphabet(
     """Return the kept characters, and those of them that occur inside words, by code point.
 
     Args:
-        words: words with their counts.
         limit: maximum number of characters, by frequency, then code point. None: MIN_ALPHABET, or
             enough for COVERAGE of the text, at most a third of the vocabulary.
-        size: vocabulary size.
         mark: first character of words that does not count.
     """
     counts: Counter[str] = Counter()
@@ -297,9 +295,7 @@ def _run_sentencepiece(words: list[tuple[str, int]], size: int) -> list[tuple[st
         for number in range(1, trained.get_piece_size())
     }
     lowest = min(scores.values(), default=-math.log(max(2, len(words))))
-    missing_characters = sorted(
-        {character for word, _ in words for character in word} - scores.keys()
-    )
-    tokens = list(scores.items())[: max(0, size - len(missing_characters))]
-    tokens += [(character, lowest) for character in missing_characters]
+    missing = sorted({character for word, _ in words for character in word} - scores.keys())
+    tokens = list(scores.items())[: max(0, size - len(missing))]
+    tokens += [(character, lowest) for character in missing]
     return [(token, round(score, SCORE_DIGITS)) for token, score in tokens]

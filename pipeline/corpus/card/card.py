@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from cloze.pipeline.corpus.duplicates.plan import CorpusPlan
     from cloze.pipeline.corpus.sources import SliceGroup
 
+Rows = list[dict[str, Any]]
+Results = Sequence[Mapping[str, Any]]
 FORMAT = 4
 EXAMPLES = 3  # per reason
 EXCERPT = 400  # characters
@@ -40,21 +42,17 @@ EXCERPT = 400  # characters
 def collect(
     config: CorpusConfig,
     groups: Sequence[SliceGroup],
-    results: Sequence[Mapping[str, Any]],
+    results: Results,
     plan: CorpusPlan,
-    shards: Sequence[Mapping[str, Any]],
+    shards: Results,
     counters: Mapping[str, int],
     parts: tuple[str, ...],
 ) -> dict[str, Any]:
     """Return the content of `card.json`.
 
     Args:
-        config: config of the stage.
-        groups: groups of slices that were read.
         results: results of `ReadSliceGroup`, one per group.
-        plan: the plan.
         shards: statistics of each shard, from `WriteShards`.
-        counters: counters of the stage.
         parts: paths of the intermediate files without endings.
     """
     counters = {name: count for name, count in counters.items() if count}
@@ -128,10 +126,10 @@ def collect(
 
 def _sources(
     groups: Sequence[SliceGroup],
-    results: Sequence[Mapping[str, Any]],
+    results: Results,
     plan: CorpusPlan,
     retained: Mapping[str, Mapping[str, int]],
-) -> list[dict[str, Any]]:
+) -> Rows:
     rows: dict[str, dict[str, Any]] = {}
     files: dict[str, set[str]] = {}
     for group, result in zip(groups, results, strict=True):
@@ -151,9 +149,7 @@ def _sources(
     ]
 
 
-def _origins(
-    rows: Sequence[Mapping[str, Any]], results: Sequence[Mapping[str, Any]]
-) -> list[dict[str, Any]]:
+def _origins(rows: Results, results: Results) -> Rows:
     """Return the kept documents by origin and licence, with what is known of each origin."""
     known: dict[str, set[Origin]] = {}
     for result in results:
@@ -170,9 +166,7 @@ def _origins(
     ]
 
 
-def _shares(
-    sources: list[dict[str, Any]], config: CorpusConfig, plan: CorpusPlan
-) -> list[dict[str, Any]]:
+def _shares(sources: Rows, config: CorpusConfig, plan: CorpusPlan) -> Rows:
     """Add to each source its share of the words and how often it was repeated."""
     words = max(1, sum(source["words"] for source in sources))
     groups = plan.mixed if config.mixture_by == "source" else []
@@ -188,7 +182,7 @@ def _shares(
     ]
 
 
-def _examples(results: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+def _examples(results: Results) -> list[dict[str, str]]:
     """Return the first examples of each reason by hash, over all results."""
     by_reason: dict[tuple[str, str], list[tuple[int, str, str]]] = {}
     for result in results:
@@ -229,7 +223,7 @@ def _duplicates(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) 
     }
 
 
-def _pairs(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) -> list[dict[str, Any]]:
+def _pairs(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) -> Rows:
     """Return example pairs of duplicate and kept document, with their exact similarity."""
     pairs = []
     for reason, duplicate, of in plan.examples:
@@ -249,7 +243,7 @@ def _pairs(config: CorpusConfig, plan: CorpusPlan, parts: tuple[str, ...]) -> li
 
 
 def _decontamination(
-    config: CorpusConfig, results: Sequence[Mapping[str, Any]], counters: Mapping[str, int]
+    config: CorpusConfig, results: Results, counters: Mapping[str, int]
 ) -> dict[str, Any]:
     tasks = Counter({name: 0 for name, _, _ in config.task_files()} if config.decontaminate else {})
     for result in results:
@@ -284,11 +278,7 @@ MEANINGS = {
 
 
 def render(card: Mapping[str, Any]) -> str:
-    """Return the HTML page of a card.
-
-    Args:
-        card: content of `card.json`.
-    """
+    """Return the HTML page of a card."""
     environment = templates_in(TEMPLATES)
     environment.filters |= {
         "short": format_count,

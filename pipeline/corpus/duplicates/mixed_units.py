@@ -40,11 +40,7 @@ EachUnit = Callable[[str, Any], list[dict[str, Any]]]
 
 @dataclass(frozen=True, kw_only=True)
 class CountGroups:
-    """Count the training documents of a unit that stay, by group.
-
-    Attributes:
-        units: the units.
-    """
+    """Count the training documents of a unit that stay, by group."""
 
     units: DecidedUnits
 
@@ -61,17 +57,11 @@ class CountGroups:
 
 @dataclass(frozen=True, kw_only=True)
 class SendWindow:
-    """Send the training documents of a unit that are in the window of their group.
-
-    Attributes:
-        units: the units.
-        ranks: lowest and highest rank of each group's window.
-        windows: exchange of WINDOW with one place.
-    """
+    """Send the training documents of a unit that are in the window of their group."""
 
     units: DecidedUnits
-    ranks: Mapping[int, tuple[int, int]]
-    windows: Exchange
+    ranks: Mapping[int, tuple[int, int]]  # lowest and highest rank of each group's window
+    windows: Exchange  # exchange of WINDOW with one place
 
     def __call__(self, unit: int) -> dict[str, Any]:
         """Write a run; return words and number of the documents before each window."""
@@ -102,7 +92,6 @@ def choose_in_units(
 
     Args:
         kinds: kinds of sources, by the groups' numbers; empty: groups are languages.
-        for_each: runs a step.
     """
     results = for_each("mixture-count", CountGroups(units=units))
     found = {int(group) for result in results for group in result["groups"]}

@@ -54,15 +54,10 @@ PARTS = "parts.json"  # paths and kinds of the intermediate files
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """Limits on what a worker holds in memory.
+    """Limits on what a worker holds in memory."""
 
-    Attributes:
-        partition: documents or values that are sorted or decided at a time, on average.
-        most: documents of a group that is not split.
-    """
-
-    partition: int = 1 << 20
-    most: int = 1 << 22
+    partition: int = 1 << 20  # documents or values that are sorted or decided at a time, on average
+    most: int = 1 << 22  # documents of a group that is not split
 
 
 SIZES = Sizes()
@@ -74,16 +69,11 @@ class SendValues:
 
     The number of a document is a value, too, by which the unit's later ones with one of its values
     are linked. Values of different columns are told apart by chance alone: a group may be larger.
-
-    Attributes:
-        directory: directory of the units.
-        columns: columns in which duplicates share a value.
-        values: exchange of VALUES; a destination is a range of their hashes.
     """
 
-    directory: str
-    columns: tuple[str, ...]
-    values: Exchange
+    directory: str  # directory of the units
+    columns: tuple[str, ...]  # columns in which duplicates share a value
+    values: Exchange  # exchange of VALUES; a destination is a range of their hashes
 
     def __call__(self, unit: int) -> dict[str, int]:
         """Write a run; return its bytes."""
@@ -108,17 +98,11 @@ class SendValues:
 
 @dataclass(frozen=True, kw_only=True)
 class LinkDocuments:
-    """Link the documents that share a value with the first of them.
+    """Link the documents that share a value with the first of them."""
 
-    Attributes:
-        values: exchange of VALUES.
-        edges: exchange of EDGES; a place is a unit.
-        partition: values that are sorted at a time.
-    """
-
-    values: Exchange
-    edges: Exchange
-    partition: int
+    values: Exchange  # exchange of VALUES
+    edges: Exchange  # exchange of EDGES; a place is a unit
+    partition: int  # values that are sorted at a time
 
     def __call__(self, destination: int) -> dict[str, int]:
         """Write a run; return its bytes."""
@@ -170,16 +154,11 @@ def _neighbours(edges: Exchange, destination: int) -> tuple[I64, I64, I64, I64]:
 
 @dataclass(frozen=True, kw_only=True)
 class JoinStars:
-    """Link the neighbours of each document with the lowest of them.
+    """Link the neighbours of each document with the lowest of them."""
 
-    Attributes:
-        edges, joined: exchanges of EDGES before and after.
-        is_large: link the higher neighbours; else the lower ones, and the document.
-    """
-
-    edges: Exchange
+    edges: Exchange  # edges and joined: exchanges of EDGES before and after
     joined: Exchange
-    is_large: bool
+    is_large: bool  # link the higher neighbours; else the lower ones, and the document
 
     def __call__(self, destination: int) -> dict[str, int]:
         """Write a run; return the number of new edges."""
@@ -200,17 +179,11 @@ class JoinStars:
 
 @dataclass(frozen=True, kw_only=True)
 class NameGroups:
-    """Tell each document of a star the star's centre and size.
+    """Tell each document of a star the star's centre and size."""
 
-    Attributes:
-        edges: exchange of EDGES, all of them in stars.
-        groups: exchange of GROUPS; a destination is a unit.
-        most: documents of a group that is not split.
-    """
-
-    edges: Exchange
-    groups: Exchange
-    most: int
+    edges: Exchange  # exchange of EDGES, all of them in stars
+    groups: Exchange  # exchange of GROUPS; a destination is a unit
+    most: int  # documents of a group that is not split
 
     def __call__(self, destination: int) -> dict[str, int]:
         """Write a run; return the number of documents, and those in groups that are too large."""
@@ -227,19 +200,12 @@ class NameGroups:
 
 @dataclass(frozen=True, kw_only=True)
 class SendCandidates:
-    """Send the signatures of a unit's documents in groups; a destination is a partition.
+    """Send the signatures of a unit's documents in groups; a destination is a partition."""
 
-    Attributes:
-        request: parameters of the plan.
-        levels: exchanges of GROUPS, each by fewer bands than the one before.
-        candidates: exchange of signatures.
-        most: documents of a group that is not split.
-    """
-
-    request: CorpusPlanRequest
-    levels: tuple[Exchange, ...]
-    candidates: Exchange
-    most: int
+    request: CorpusPlanRequest  # parameters of the plan
+    levels: tuple[Exchange, ...]  # exchanges of GROUPS, each by fewer bands than the one before
+    candidates: Exchange  # exchange of signatures
+    most: int  # documents of a group that is not split
 
     def __call__(self, unit: int) -> dict[str, int]:
         """Write a run; return its bytes."""
@@ -280,17 +246,11 @@ class SendCandidates:
 
 @dataclass(frozen=True, kw_only=True)
 class DecidePartition:
-    """Decide on the documents of a partition.
+    """Decide on the documents of a partition."""
 
-    Attributes:
-        request: parameters of the plan.
-        candidates: exchange of signatures; a destination is a partition.
-        decisions: exchange of DECISIONS; a destination is a unit.
-    """
-
-    request: CorpusPlanRequest
-    candidates: Exchange
-    decisions: Exchange
+    request: CorpusPlanRequest  # parameters of the plan
+    candidates: Exchange  # exchange of signatures; a destination is a partition
+    decisions: Exchange  # exchange of DECISIONS; a destination is a unit
 
     def __call__(self, partition: int) -> dict[str, Any]:
         """Write a run; return the figures."""
@@ -315,7 +275,6 @@ def decide_in_partitions(
     Args:
         build: the build; units that an earlier run finished are not run again.
         request: parameters of the plan; `write_units` has written its units.
-        units, documents: number of each.
 
     Returns:
         The exchange of DECISIONS, the figures of each partition, and the number of documents of

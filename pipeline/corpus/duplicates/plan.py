@@ -29,47 +29,31 @@ from cloze.pipeline.runners.sizes import even_count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusPlan:
-    """Result of planning.
+    """Result of planning."""
 
-    Attributes:
-        shards: number of shards.
-        units: number of units that sort the documents, each of which has plans.
-        documents, bytes: totals of the kept documents.
-        heldout: number of kept documents that are held out.
-        dropped: documents dropped in this step, by reason.
-        pairs: dropped duplicates by (kind of the duplicate, kind of the kept document, reason).
-        groups: number of documents with dropped duplicates.
-        renamed: number of documents whose id got a suffix because another one has it.
-        largest: largest number of dropped duplicates of one document.
-        unconfirmed: documents kept because not all pairs near the threshold were confirmed.
-        split: documents of groups too large for one process, which were compared in parts.
-        mixed: summaries of `Mixture`.
-        examples: (reason, position of the duplicate, position of the kept document); a
-            position is (part, batch, row).
-    """
-
-    shards: int
-    units: int
-    documents: int
+    shards: int  # number of shards
+    units: int  # number of units that sort the documents, each of which has plans
+    documents: int  # documents and bytes: totals of the kept documents
     bytes: int
-    heldout: int
-    dropped: Counter[str]
+    heldout: int  # number of kept documents that are held out
+    dropped: Counter[str]  # documents dropped in this step, by reason
+    # dropped duplicates by (kind of the duplicate, kind of the kept document, reason)
     pairs: Counter[tuple[str, str, str]]
-    groups: int
-    renamed: int
-    largest: int
-    unconfirmed: int
-    split: int
+    groups: int  # number of documents with dropped duplicates
+    renamed: int  # number of documents whose id got a suffix because another one has it
+    largest: int  # largest number of dropped duplicates of one document
+    unconfirmed: int  # documents kept because not all pairs near the threshold were confirmed
+    split: int  # documents of groups too large for one process, which were compared in parts
+    # (reason, position of the duplicate, position of the kept document); a position is (part,
+    # batch, row)
     examples: list[tuple[str, tuple[int, ...], tuple[int, ...]]]
-    mixed: list[dict[str, Any]] = field(default_factory=list)
+    mixed: list[dict[str, Any]] = field(default_factory=list)  # summaries of `Mixture`
 
 
 def plan(build: BuildContext, request: CorpusPlanRequest, documents: int) -> CorpusPlan:
     """Find the duplicates, and write what becomes of the documents of each unit.
 
     Args:
-        build: the build.
-        request: parameters of the plan.
         documents: number of documents; many are compared in partitions.
     """
     count = write_units(request.directory, request.parts, request.sizes)
@@ -99,10 +83,7 @@ def plan(build: BuildContext, request: CorpusPlanRequest, documents: int) -> Cor
     job = PlanUnit(units=decided, keep_dropped=request.keep_dropped, mixture=mixture)
     results = for_each("plan", job)
     dropped: Counter[str] = sum((Counter(result["dropped"]) for result in results), Counter())
-    totals = {
-        name: sum(result[name] for result in results) for name in ("documents", "bytes", "heldout")
-    }
-    pairs: Counter[tuple[str, str, str]] = Counter()
+    totals, pairs = _sums(results, "documents", "bytes", "heldout"), Counter[tuple[str, str, str]]()
     for duplicate, original, reason, number in (pair for one in figures for pair in one["pairs"]):
         pairs[duplicate, original, reason] += number
         dropped[reason] += number
@@ -112,14 +93,16 @@ def plan(build: BuildContext, request: CorpusPlanRequest, documents: int) -> Cor
         **totals,
         dropped=dropped,
         pairs=pairs,
-        **{
-            name: sum(one[name] for one in figures) for name in ("groups", "renamed", "unconfirmed")
-        },
+        **_sums(figures, "groups", "renamed", "unconfirmed"),
         largest=max(one["largest"] for one in figures),
         split=split,
         examples=_examples(figures, request.examples),
         mixed=mixture.summaries if mixture else [],
     )
+
+
+def _sums(results: list[dict[str, Any]], *names: str) -> dict[str, int]:
+    return {name: sum(result[name] for result in results) for name in names}
 
 
 def _decide_here(

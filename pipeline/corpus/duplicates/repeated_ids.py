@@ -19,15 +19,10 @@ from cloze.pipeline.corpus.readers import READERS
 
 @dataclass(frozen=True, slots=True)
 class RepeatedIds:
-    """Documents that get an id of their own, as repetitions of a mixture do (`copied_id`).
+    """Documents that get an id of their own, as repetitions of a mixture do (`copied_id`)."""
 
-    Attributes:
-        numbers: int64 [m], ascending.
-        copies: int64 [m], from 1; copy 0 keeps the id.
-    """
-
-    numbers: I64
-    copies: I64
+    numbers: I64  # int64 [m], ascending
+    copies: I64  # int64 [m], from 1; copy 0 keeps the id
 
 
 def number_repeated_ids(numbers: I64, keys: U64, high: U64, low: U64) -> RepeatedIds:

@@ -45,53 +45,35 @@ from cloze.pipeline.corpus.duplicates.unit_plans import (
 from cloze.pipeline.corpus.files.intermediate import documents_at
 from cloze.pipeline.corpus.options import MinHash, MixtureOptions
 
+Figures = dict[str, Any]  # for `CorpusPlan`, as JSON
+
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """Dropped documents.
+    """Dropped documents."""
 
-    Attributes:
-        numbers: int64 [k], their indices, ascending.
-        reason: int8 [k], index into REASONS.
-        of: int64 [k], index of the kept document.
-        repeated: kept documents that share their id with another kept one.
-        unconfirmed: see `Comparison`.
-    """
-
-    numbers: I64
-    reason: npt.NDArray[np.int8]
-    of: I64
-    repeated: RepeatedIds
-    unconfirmed: int = 0
+    numbers: I64  # int64 [k], their indices, ascending
+    reason: npt.NDArray[np.int8]  # int8 [k], index into REASONS
+    of: I64  # int64 [k], index of the kept document
+    repeated: RepeatedIds  # kept documents that share their id with another kept one
+    unconfirmed: int = 0  # see `Comparison`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusPlanRequest:
-    """Parameters of a plan.
+    """Parameters of a plan."""
 
-    Attributes:
-        shard_bytes: approximate bytes of text per shard.
-        directory: directory of the plans, see `unit_plans.py`.
-        keep_dropped: write the duplicates, too.
-        minhash, exact, threshold: as in `find_duplicates`.
-        examples: number of example pairs per kind of duplicate.
-        parts: paths of the intermediate files without endings.
-        kinds: kind of source of each.
-        sizes: bytes of text of each.
-        mix: mixture of sources or languages; None: keep all.
-    """
-
-    shard_bytes: int
-    directory: str
-    keep_dropped: bool
-    minhash: MinHash | None
+    shard_bytes: int  # approximate bytes of text per shard
+    directory: str  # directory of the plans, see `unit_plans.py`
+    keep_dropped: bool  # write the duplicates, too
+    minhash: MinHash | None  # minhash, exact and threshold: as in `find_duplicates`
     exact: bool
     threshold: float
-    examples: int
-    parts: Sequence[str] = ()
-    kinds: Sequence[str] = ()
-    sizes: Sequence[int] = ()
-    mix: MixtureOptions | None = None
+    examples: int  # number of example pairs per kind of duplicate
+    parts: Sequence[str] = ()  # paths of the intermediate files without endings
+    kinds: Sequence[str] = ()  # kind of source of each
+    sizes: Sequence[int] = ()  # bytes of text of each
+    mix: MixtureOptions | None = None  # mixture of sources or languages; None: keep all
 
     def compared_columns(self) -> tuple[str, ...]:
         """Return the columns that the rules need."""
@@ -193,17 +175,13 @@ def document_texts(
 
     def read(numbers: I64) -> list[str]:
         places = [column[numbers] for column in address]
-        return [
-            " ".join(each["sentences"])
-            for each in documents_at(parts, *places, names=["sentences"])
-        ]
+        documents = documents_at(parts, *places, names=["sentences"])
+        return [" ".join(each["sentences"]) for each in documents]
 
     return read
 
 
-def decide(
-    columns: SignatureColumns, request: CorpusPlanRequest
-) -> tuple[pa.Table, dict[str, Any]]:
+def decide(columns: SignatureColumns, request: CorpusPlanRequest) -> tuple[pa.Table, Figures]:
     """Apply the rules to documents, of which no other document is a duplicate.
 
     Returns:
@@ -239,9 +217,7 @@ def decide(
     return table, _figures(columns, found, request)
 
 
-def _figures(
-    columns: SignatureColumns, found: Duplicates, request: CorpusPlanRequest
-) -> dict[str, Any]:
+def _figures(columns: SignatureColumns, found: Duplicates, request: CorpusPlanRequest) -> Figures:
     names = sorted(set(request.kinds))
     kind = np.array([names.index(kind) for kind in request.kinds], np.int64)
     part = columns.mapped("part")

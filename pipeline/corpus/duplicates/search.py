@@ -122,21 +122,14 @@ def _estimates(sketches: Callable[[I64], U8], left: I64, right: I64) -> Floats:
 
 @dataclass
 class Comparison:
-    """Tells which pairs reach a similarity: by their sketches, near the threshold by their texts.
+    """Tells which pairs reach a similarity by their sketches, near the threshold by their texts."""
 
-    Attributes:
-        sketches: returns the sketches of the numbered documents, uint8 [k, SKETCH_BYTES].
-        texts: returns their texts.
-        threshold: Jaccard similarity.
-        ngram: words per n-gram.
-        unconfirmed: documents kept because not all pairs near the threshold were confirmed.
-    """
-
+    # returns the sketches of the numbered documents, uint8 [k, SKETCH_BYTES]
     sketches: Callable[[I64], U8]
-    texts: Callable[[I64], Sequence[str]]
-    threshold: float
-    ngram: int = DEFAULT.ngram
-    unconfirmed: int = 0
+    texts: Callable[[I64], Sequence[str]]  # returns their texts
+    threshold: float  # Jaccard similarity
+    ngram: int = DEFAULT.ngram  # words per n-gram
+    unconfirmed: int = 0  # documents kept because not all pairs near the threshold were confirmed
     _known: dict[int, U32] = field(default_factory=dict)  # n-grams of documents
     _size: int = 0  # of them
 
@@ -175,9 +168,7 @@ def verified_duplicates(
 
     Args:
         band: returns the hashes of a band, uint64 [n].
-        bands: number of bands.
         alive: bool [n], documents to consider.
-        compare: the comparison.
     """
     of = np.arange(alive.size, dtype=np.int32)
     blocked = np.zeros(alive.size, dtype=bool)  # shares a band with an earlier one
@@ -213,11 +204,7 @@ def _members(column: random_keys.U64) -> I64:
 
 
 def _decide_in_order(of: I32, undecided: I64, begins: Sequence[I64], compare: Comparison) -> None:
-    """Decide the documents one by one, each by the kept ones in its buckets; write into `of`.
-
-    Args:
-        begins: result of `_members` of each band.
-    """
+    """Decide the documents one by one, each by the kept ones in its buckets; write into `of`."""
     if not undecided.size:
         return
     blocks = np.split(undecided, range(_PAIRS, undecided.size, _PAIRS))
@@ -254,16 +241,11 @@ def _decide_in_order(of: I32, undecided: I64, begins: Sequence[I64], compare: Co
 
 
 class SignatureColumns:
-    """Signatures of documents, in one flat file per column on the local disk.
-
-    Attributes:
-        directory: directory of the files.
-        count: number of documents.
-    """
+    """Signatures of documents, in one flat file per column on the local disk."""
 
     def __init__(self, directory: str) -> None:
         self.directory = directory
-        self.count = 0
+        self.count = 0  # of documents
         self._types: dict[str, np.dtype[Any]] = {}
 
     def gather(self, batches: Iterable[pa.RecordBatch]) -> None:

@@ -61,19 +61,12 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class UnitPlan:
-    """The plan of a unit.
-
-    Attributes:
-        pieces: its documents.
-        dropped: intermediate files whose texts that cleaning dropped are the unit's, too.
-        kept: schema PLAN.
-        duplicates: schema DUPLICATES; None: not kept.
-    """
+    """The plan of a unit."""
 
     pieces: list[Piece]
-    dropped: list[str]
+    dropped: list[str]  # intermediate files whose texts that cleaning dropped are the unit's, too
     kept: pa.Table
-    duplicates: pa.Table | None
+    duplicates: pa.Table | None  # schema DUPLICATES; None: not kept
 
     @classmethod
     def read(cls, directory: str, unit: int, *, keep_dropped: bool) -> UnitPlan:
@@ -135,11 +128,7 @@ def _read_unit(directory: str, unit: int) -> dict[str, Any]:
 def read_signatures(
     directory: str, unit: int, names: Sequence[str] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the signatures of a unit with ADDRESS.
-
-    Args:
-        names: columns beside ADDRESS. Default: all.
-    """
+    """Yield the signatures of a unit with ADDRESS and the columns `names`, by default all."""
     number = unit << _UNIT_BITS
     for part, path, share, shares in _read_unit(directory, unit)["shares"]:
         with IntermediateFile(f"{path}.refs.arrow") as file:
@@ -167,36 +156,24 @@ def send_decisions(decisions: Exchange, run: int, table: pa.Table) -> None:
 
 
 class MixedDocuments(NamedTuple):
-    """Documents of a unit that stay and may be chosen for a mixture.
+    """Documents of a unit that stay and may be chosen for a mixture."""
 
-    Attributes:
-        rows: int64 [n], their rows of the unit.
-        copies: int64 [n], the copy that each becomes because its id repeats.
-        keys, numbers, words, heldout: [n].
-        groups: int64 [n], the source or language.
-    """
-
-    rows: I64
-    copies: I64
-    keys: random_keys.U64
+    rows: I64  # int64 [n], their rows of the unit
+    copies: I64  # int64 [n], the copy that each becomes because its id repeats
+    keys: random_keys.U64  # keys, numbers, words and heldout: [n]
     numbers: I64
     words: I64
     heldout: Bools
-    groups: I64
+    groups: I64  # int64 [n], the source or language
 
 
 @dataclass(frozen=True, kw_only=True)
 class DecidedUnits:
-    """Units whose duplicates are known.
+    """Units whose duplicates are known."""
 
-    Attributes:
-        directory: directory of the plans.
-        decisions: exchange of DECISIONS; a destination is a unit.
-        groups: group of each intermediate file, for a mixture by source; empty: by language.
-    """
-
-    directory: str
-    decisions: Exchange
+    directory: str  # directory of the plans
+    decisions: Exchange  # exchange of DECISIONS; a destination is a unit
+    # group of each intermediate file, for a mixture by source; empty: by language
     groups: tuple[int, ...] = ()
 
     def retained(self, unit: int, names: Sequence[str]) -> tuple[pa.Table, pa.Table, I64]:
@@ -242,17 +219,11 @@ class DecidedUnits:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanUnit:
-    """Write the plan of a unit.
-
-    Attributes:
-        units: the units.
-        keep_dropped: write the duplicates, too.
-        mixture: the documents to keep; None: all that stay.
-    """
+    """Write the plan of a unit."""
 
     units: DecidedUnits
-    keep_dropped: bool
-    mixture: Mixture | None
+    keep_dropped: bool  # write the duplicates, too
+    mixture: Mixture | None  # the documents to keep; None: all that stay
 
     def __call__(self, unit: int) -> dict[str, Any]:
         """Write the files; return the number of documents to write, totals of them, and drops."""

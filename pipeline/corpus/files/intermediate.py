@@ -156,7 +156,6 @@ class IntermediateFile:
     """An intermediate file, read by batch: memory-mapped if local, else by range requests.
 
     Args:
-        path: the file.
         names: columns to read. Default: all.
     """
 

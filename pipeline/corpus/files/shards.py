@@ -42,21 +42,13 @@ class ShardGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusShards:
-    """A finished corpus artifact.
-
-    Attributes:
-        path: its directory.
-        names: shard file names, sorted.
-        sizes: bytes per shard.
-        documents: number of documents.
-        words: words of all documents; None: unknown.
-    """
+    """A finished corpus artifact."""
 
     path: str
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-    documents: int = 0
-    words: int | None = None
+    names: tuple[str, ...]  # shard file names, sorted
+    sizes: tuple[int, ...]  # bytes per shard
+    documents: int = 0  # number of documents
+    words: int | None = None  # words of all documents; None: unknown
 
     @classmethod
     def open(cls, path: str) -> CorpusShards:
@@ -112,17 +104,11 @@ class CorpusShards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Texts:
-    """Documents of one shard.
+    """Documents of one shard."""
 
-    Attributes:
-        keys: uint64 [D].
-        sentences: sentences of all documents, concatenated.
-        counts: int64 [D], sentences per document.
-    """
-
-    keys: U64
-    sentences: list[str]
-    counts: I64
+    keys: U64  # uint64 [D]
+    sentences: list[str]  # sentences of all documents, concatenated
+    counts: I64  # int64 [D], sentences per document
 
 
 def read_shard(path: str) -> pa.Table:

@@ -35,15 +35,10 @@ _LONGEST_WORD = 12  # mean length; longer "words" are of a script without spaces
 
 @dataclass(frozen=True, slots=True)
 class LanguageIdentifier:
-    """Identifier of the language of a text in a corpus that is mostly in one.
+    """Identifier of the language of a text in a corpus that is mostly in one."""
 
-    Attributes:
-        main: language of most documents; empty: unknown.
-        words: its most frequent words or, in scripts without spaces, characters.
-    """
-
-    main: str
-    words: frozenset[str]
+    main: str  # language of most documents; empty: unknown
+    words: frozenset[str]  # its most frequent words or, in scripts without spaces, characters
 
     def __call__(self, text: str) -> str:
         """Return the language (ISO 639); empty if it is not certain."""

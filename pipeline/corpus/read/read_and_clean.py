@@ -31,20 +31,14 @@ BATCH_BYTES, BATCH_DOCUMENTS = 256 << 10, 1 << 10  # limits of a record batch
 
 
 class BatchWriter:
-    """Writer of rows to files that have some of their columns each, in the same record batches.
-
-    Args:
-        files: writer and schema of each file.
-
-    Attributes:
-        rows, bytes: number of rows, and bytes of their text.
-    """
+    """Writer of rows to files that have some of the columns each, in the same record batches."""
 
     def __init__(self, files: Sequence[tuple[pa.RecordBatchFileWriter, pa.Schema]]) -> None:
         self._files = files
         fields = {field.name: field for _, arrow_schema in files for field in arrow_schema}
         self._schema = pa.schema(fields.values())
         self._pending: list[dict[str, Any]] = []
+        # rows and bytes: number of rows, and bytes of their text
         self._size = self.rows = self.bytes = 0
 
     def add(self, row: dict[str, Any], size: int) -> None:
@@ -111,17 +105,11 @@ def is_heldout(key: int, fraction: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ReadSliceGroup:
-    """Read, clean, filter and split the documents of a group of slices.
+    """Read, clean, filter and split the documents of a group of slices."""
 
-    Attributes:
-        parts: directory of the intermediate files.
-        config: config of the stage.
-        prepared: result of `prepare_steps`.
-    """
-
-    parts: str
-    config: CorpusConfig
-    prepared: Mapping[str, Any]
+    parts: str  # directory of the intermediate files
+    config: CorpusConfig  # config of the stage
+    prepared: Mapping[str, Any]  # result of `prepare_steps`
 
     def __call__(self, unit: dict[str, Any]) -> dict[str, Any]:
         """Read the slices, with separate counters per slice.
@@ -233,18 +221,9 @@ class _Dropped:
         document, text = self.redact(document, text)
         self.examples.offer(scope, reason, document, text)
         if self._writer is not None:
-            row = {
-                "key": random_keys.document_key(document.id),
-                "id": document.id,
-                "source": document.source,
-                "title": document.title,
-                "scope": scope,
-                "step": step,
-                "reason": reason,
-                "detail": detail,
-                "text": text,
-            }
-            self._writer.add(row, len(text))
+            key, about = random_keys.document_key(document.id), (document.source, document.title)
+            values = (key, document.id, *about, scope, step, reason, detail, text)
+            self._writer.add(dict(zip(DROPPED_SCHEMA.names, values, strict=True)), len(text))
 
 
 def _row(
@@ -274,10 +253,8 @@ def _row(
         "exact_low": int.from_bytes(hashes.exact[8:], "little"),
     }
     if config.mixes:
-        row |= {
-            "words": sum(map(count_words, sentences.texts)),
-            "language": language_code(document.language),
-        }
+        row["words"] = sum(map(count_words, sentences.texts))
+        row["language"] = language_code(document.language)
     if hashes.bands is not None and hashes.sketch is not None:
         row |= {f"band_{band:02d}": value for band, value in enumerate(hashes.bands.tolist())}
         if config.dedup_similarity > 0:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import fnmatch
 import posixpath
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from cloze.core import storage
@@ -19,32 +21,22 @@ from cloze.core.humanize import most_first
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, CorpusOptions
 from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin
-from cloze.pipeline.corpus.readers.file_types import HEAD_BYTES as HEAD_BYTES
-from cloze.pipeline.corpus.readers.file_types import find_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Unit of reading: a file, a range of its bytes, or a package.
+    """Unit of reading: a file, a range of its bytes, or a package."""
 
-    Attributes:
-        kind: name of the reader.
-        name: file name relative to the source; document ids begin with `kind/name`.
-        path: current path; never written to any output.
-        size: bytes, for load balancing and progress.
-        span: (first byte, end) of a range of the file; None: the whole file. The documents do not
-            depend on the division.
-        fields: (field, column) pairs for structured sources, such as `text`, `id`, `title`.
-        origin: provenance given in the config.
-    """
-
-    kind: str
-    name: str
-    path: str
-    size: int
+    kind: str  # name of the reader
+    name: str  # file name relative to the source; document ids begin with `kind/name`
+    path: str  # current path; never written to any output
+    size: int  # bytes, for load balancing and progress
+    # (first byte, end) of a range of the file; None: the whole file. The documents do not depend on
+    # the division.
     span: tuple[int, int] | None = None
+    # (field, column) pairs for structured sources, such as `text`, `id`, `title`
     fields: tuple[tuple[str, str], ...] = ()
-    origin: Origin = NOTHING_KNOWN
+    origin: Origin = NOTHING_KNOWN  # provenance given in the config
 
     def split(self, borders: Sequence[int]) -> list[Slice]:
         """Return a slice for each range between two borders; the slice itself for one range."""
@@ -94,23 +86,17 @@ class ReadCounters:
 
     Every raw document passes through `read` and is then either yielded or dropped with `drop`:
     documents read = documents kept + documents dropped.
-
-    Attributes:
-        slice: the slice.
-        stop: if True, raise an error on damage or if more than `allowed` is unreadable.
-        allowed: share of pages and lines of a file that may be unreadable (0 to 1).
-        counters: counts by name.
-        unreadable: records of what could not be read, at most MOST_UNREADABLE.
-        origin: provenance of the documents that are yielded next.
     """
 
     slice: Slice
-    stop: bool = True
+    stop: bool = True  # if True, raise an error on damage or if more than `allowed` is unreadable
+    # share of pages and lines of a file that may be unreadable (0 to 1)
     allowed: float = MAXIMUM_UNREADABLE_SHARE
-    counters: Counter[str] = field(default_factory=Counter)
+    counters: Counter[str] = field(default_factory=Counter)  # counts by name
+    # records of what could not be read, at most MOST_UNREADABLE
     unreadable: list[UnreadableItem] = field(default_factory=list)
     _refused: int = 0
-    origin: Origin = field(init=False)
+    origin: Origin = field(init=False)  # provenance of the documents that are yielded next
 
     def __post_init__(self) -> None:
         self.origin = self.slice.origin
@@ -222,6 +208,7 @@ def file_patterns(*endings: str) -> tuple[str, ...]:
 
 
 Files: TypeAlias = list[tuple[str, str]]  # name relative to the source, and path
+Documents: TypeAlias = Iterator[Document]
 
 
 class FileReader:
@@ -229,21 +216,15 @@ class FileReader:
 
     In a pattern (`dumps/*.bz2`, `s3://bucket/books/**/*.txt`) `**` matches any number of
     directories, including none.
-
-    Attributes:
-        kind: name of the reader.
-        patterns: lower-case name patterns for files in directories; files given directly or by a
-            pattern may have any name.
-        options: class of the options used by `read`.
-        has_columns: documents are records, so a source may map `fields` to columns.
-        takes_names: the path of a source may be a list of names, such as packages.
     """
 
-    kind = ""
+    kind = ""  # name of the reader
+    # lower-case name patterns for files in directories; files given directly or by a pattern may
+    # have any name
     patterns: tuple[str, ...] = ()
-    options: type[CorpusOptions] = CorpusOptions
-    has_columns = False
-    takes_names = False
+    options: type[CorpusOptions] = CorpusOptions  # class of the options used by `read`
+    has_columns = False  # documents are records, so a source may map `fields` to columns
+    takes_names = False  # the path of a source may be a list of names, such as packages
 
     def slices(self, path: str) -> list[Slice]:
         """Return the slices of the source at `path`.
@@ -290,9 +271,7 @@ class FileReader:
         return self._cut_all(sorted(matching)), others
 
     def _cut_all(self, files: Files) -> list[Slice]:
-        return [
-            file_slice for name, path in files for file_slice in self.cut(self._slice(name, path))
-        ]
+        return [piece for name, path in files for piece in self.cut(self._slice(name, path))]
 
     def cut(self, file_slice: Slice) -> list[Slice]:
         """Divide a file into slices for several workers; the default is one slice.
@@ -369,6 +348,29 @@ def _is_hidden(name: str) -> bool:
     return any(component.startswith((".", "_")) for component in name.split("/"))
 
 
+# Detection of file types by the first bytes, for readers that would accept anything as text.
+
+HEAD_BYTES = 4096
+_, *_ROWS = Path(__file__).with_name("file_types.txt").read_text(encoding="utf-8").splitlines()
+# description, source that reads it (empty: none), remedy, pattern of the first bytes
+_TYPES = [
+    (description, source, remedy, re.compile(pattern.encode(), re.DOTALL))
+    for description, source, remedy, pattern in (row.split("\t") for row in _ROWS)
+]
+
+
+def find_type(head: bytes) -> tuple[str, str, str]:
+    """Return (type, source that reads it, remedy) of a file from its first bytes; empty: unknown.
+
+    The remedy says what a source that does not read the type advises.
+    """
+    for description, source, remedy, pattern in _TYPES:
+        if pattern.match(head[:HEAD_BYTES]):
+            advice = f"name it as source {source}" if source else "take its text out first"
+            return description, source, remedy or advice
+    return "", "", ""
+
+
 def has_expected_type(head: bytes, tally: ReadCounters) -> bool:
     """Return True if the slice's reader may read a file with this head; else record the damage.
 
@@ -384,8 +386,3 @@ def has_expected_type(head: bytes, tally: ReadCounters) -> bool:
     sentence = f"the file is {description}, {nothing} for source {kind}"
     tally.record_damage(reason, sentence, remedy=remedy)
     return False
-
-
-def kind_of(head: bytes) -> tuple[str, str]:
-    """Return (type, source that reads it) of a file from its first bytes; empty if unknown."""
-    return find_type(head)[:2]

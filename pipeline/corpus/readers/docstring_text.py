@@ -14,14 +14,10 @@ from pathlib import Path
 
 from cloze.pipeline.corpus.readers.prose import read_lists
 
-_NAMES = {
-    section: frozenset(names)
-    for section, names in read_lists(Path(__file__).with_suffix(".txt"), " | ").items()
-}
-_TABLES = _NAMES["interface"]
-_DESCRIBED = _NAMES["described"]
-_KEPT_DIRECTIVES = _NAMES["kept directives"]
-_TITLED_DIRECTIVES = _NAMES["titled directives"]
+_LISTS = read_lists(Path(__file__).with_suffix(".txt"), " | ")
+_TABLES, _DESCRIBED = frozenset(_LISTS["interface"]), frozenset(_LISTS["described"])
+_KEPT_DIRECTIVES = frozenset(_LISTS["kept directives"])
+_TITLED_DIRECTIVES = frozenset(_LISTS["titled directives"])
 # `name (type): Words`
 _NAMED = re.compile(r"[*`\w][\w.*`, \[\]|]*(?:\s*\(.*?\))?(?<! ):\s+(?=[A-Z])")
 _UNDERLINE = re.compile(r"([=\-~^\"'`*+#.:_])\1{2,}\s*")

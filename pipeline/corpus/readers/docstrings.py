@@ -25,7 +25,7 @@ from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.readers.base import FileReader, Files, ReadCounters, Slice
+from cloze.pipeline.corpus.readers.base import Documents, FileReader, Files, ReadCounters, Slice
 
 STDLIB = "stdlib"
 
@@ -105,9 +105,7 @@ class DocstringsReader(FileReader):
             if not _SKIPPED_FILES.fullmatch(file.name)
         )
 
-    def read(
-        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
-    ) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -> Documents:
         """Yield a document per module with docstrings; quarantine files that do not parse."""
         from cloze.pipeline.corpus.readers.docstring_text import prose
 

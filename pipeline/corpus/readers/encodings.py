@@ -1,4 +1,4 @@
-"""Encodings of plain text that is not Unicode: read where detection is sure, else refused.
+"""Encodings of plain text: Unicode by its marks and zero bytes, others where detection is sure.
 
 chardet ranks the encodings by models of letters for each language. Its guess counts only if
 py3langid finds the same language in the decoded text: both differ on a language that chardet lacks.
@@ -35,10 +35,7 @@ _SURE = 0.25  # chardet's confidence; on whole files its mistakes have less
 _SAMPLE = 100_000  # bytes of lines with letters that are not ASCII
 # Inside words Windows-1252 has no such symbol, but MS-DOS and the Macintosh have letters there.
 _SYMBOL_INSIDE = re.compile("[^\\W\\d_][¡-©«¬®-³¶¹»-¿×÷€‚ƒ„†-‰‹•˜™›][^\\W\\d_]")
-_MOST_SYMBOLS, _MISPRINTS = (
-    0.05,
-    5000,
-)  # share of the letters beyond ASCII; or one in 5,000 characters
+_MOST_SYMBOLS, _MISPRINTS = 0.05, 5000  # share of the letters beyond ASCII; or one in characters
 _MOST_HIGH = 0.4  # share of letters beyond ASCII in Windows-1252; Western languages: below a fifth
 _FEWEST_HIGH = 20  # letters beyond ASCII that outweigh another guess
 # White space, marks of direction and joiners, and the mark that ends a CP/M text.
@@ -98,11 +95,7 @@ def detect(data: bytes) -> Guess:
 
 
 def decode(data: bytes, encoding: str, *, final: bool = True) -> str:
-    """Return the printable text in an encoding; empty if the bytes are no text in it.
-
-    Args:
-        final: False if the last character may be cut.
-    """
+    """Return the printable text, or "" if it is none; if not `final`, its end may be cut."""
     try:
         text = codecs.getincrementaldecoder(encoding)().decode(data, final).translate(_C1)
     except (LookupError, UnicodeDecodeError):
@@ -128,3 +121,55 @@ def _reads_well(text: str, fewest: int) -> bool:
     return fewest <= high <= letters * _MOST_HIGH and symbols <= max(
         high * _MOST_SYMBOLS, len(text) / _MISPRINTS
     )
+
+
+# UTF-8, UTF-16 and UTF-32 by their byte order mark, and UTF-16 by its zero bytes.
+
+BYTE_ORDER_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+SAMPLE_BYTES = 4096
+_ASCII = bytes(range(32, 127))
+_MOST_ASCII = 0.8  # share of ASCII bytes in UTF-16 without zero bytes; Chinese has about half
+_FEWEST_ZEROS = 0.02  # share of characters below U+0100: blanks and line ends, in any script
+_MOST_UNPRINTABLE = 0.02  # share of characters; format characters such as U+200C count
+
+
+def detect_unicode(data: bytes) -> tuple[str, bytes]:
+    """Return (encoding or "", byte order mark) of a text by the SAMPLE_BYTES at its beginning."""
+    data = data[:SAMPLE_BYTES]
+    for mark, encoding in BYTE_ORDER_MARKS:
+        if data.startswith(mark):
+            content = data[len(mark) :]
+            is_other_text = (
+                mark in _UTF16_MARKS
+                and b"\0" not in content
+                and len(content.translate(None, _ASCII)) <= (1 - _MOST_ASCII) * len(content)
+            )
+            return ("" if is_other_text else encoding), mark
+    even, odd = data[::2], data[1::2]
+    for encoding, high, low in (("utf-16-le", odd, even), ("utf-16-be", even, odd)):
+        if (
+            b"\0" in high
+            and b"\0" not in low
+            and high.count(0) >= _FEWEST_ZEROS * len(high)
+            and _is_text_in(data, encoding)
+        ):
+            return encoding, b""
+    return "", b""
+
+
+def _is_text_in(data: bytes, encoding: str) -> bool:
+    """Return True if the bytes decode to printable characters and white space."""
+    decoder = codecs.getincrementaldecoder(encoding)()  # the last character may be incomplete
+    try:
+        text = decoder.decode(data)
+    except UnicodeDecodeError:
+        return False
+    unprintable = sum(not (character.isprintable() or character.isspace()) for character in text)
+    return len(text) >= 8 and unprintable <= _MOST_UNPRINTABLE * len(text)

@@ -19,13 +19,14 @@ from cloze.pipeline.corpus.document import OTHER_SCRIPTS, Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers import encodings
 from cloze.pipeline.corpus.readers.base import (
-    HEAD_BYTES,
+    Documents,
     FileReader,
     ReadCounters,
     Slice,
     file_patterns,
     has_expected_type,
 )
+from cloze.pipeline.corpus.readers.encodings import detect_unicode
 from cloze.pipeline.corpus.readers.streams import (
     ByteSource,
     CorruptStreamError,
@@ -33,24 +34,17 @@ from cloze.pipeline.corpus.readers.streams import (
     open_source,
     peek,
 )
-from cloze.pipeline.corpus.readers.unicode_forms import detect_unicode
 
 _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line without its end.
+    """A line without its end."""
 
-    Attributes:
-        offset: start in bytes of the decompressed file as UTF-8.
-        data: bytes; None if longer than the limit.
-        size: length in bytes.
-    """
-
-    offset: int
-    data: bytes | None
-    size: int
+    offset: int  # start in bytes of the decompressed file as UTF-8
+    data: bytes | None  # bytes; None if longer than the limit
+    size: int  # length in bytes
 
 
 def read_lines(
@@ -116,8 +110,6 @@ def decode(data: bytes, tally: ReadCounters, *, offset: int = 0) -> str | None:
     out. Single bytes in UTF-8 are read as Windows-1252. All but whole UTF-8 is counted.
 
     Args:
-        data: bytes of the file or document.
-        tally: counters of the slice.
         offset: position of `data` in the file.
     """
     unicode, mark = detect_unicode(data)
@@ -276,9 +268,7 @@ class TextReader(FileReader):
     options = PlainTextOptions
     patterns = file_patterns(".txt", ".text", ".tokens", ".raw")
 
-    def read(
-        self, file_slice: Slice, options: PlainTextOptions, tally: ReadCounters
-    ) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: PlainTextOptions, tally: ReadCounters) -> Documents:
         """Yield the documents of one file."""
         if options.blank_line_documents:
             yield from self._between_blank_lines(file_slice, options, tally)
@@ -297,11 +287,11 @@ class TextReader(FileReader):
 
     def _between_blank_lines(
         self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
-    ) -> Iterator[Document]:
+    ) -> Documents:
         lines: list[bytes] = []
         number = size = start = 0
 
-        def finish() -> Iterator[Document]:
+        def finish() -> Documents:
             nonlocal number
             if not size:
                 return
@@ -320,7 +310,7 @@ class TextReader(FileReader):
                 )
 
         with contextlib.closing(open_source(file_slice.path)) as source:
-            head, unpacked = peek(as_utf8(source), HEAD_BYTES)
+            head, unpacked = peek(as_utf8(source))
             if not has_expected_type(head, tally):
                 return
             for line in read_lines(unpacked, options.maximum_document_bytes, tally.record_damage):

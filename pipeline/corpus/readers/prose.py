@@ -7,6 +7,7 @@ articles.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from cloze.core.words import UNSPACED_LETTER
@@ -36,22 +37,20 @@ def read_lists(path: Path, separator: str | None = None) -> dict[str, list[str]]
     return lists
 
 
-_WORDS = {
-    name: frozenset(words) for name, words in read_lists(Path(__file__).with_suffix(".txt")).items()
-}
-_AUXILIARIES = _WORDS["auxiliaries"]
-_FINITE = _WORDS["finite verbs"]
-_AMBIGUOUS = _WORDS["ambiguous verbs"]
-_PERSONS = _WORDS["persons"]
-_SUBJECTS = _WORDS["subjects"]
-_DETERMINERS = _WORDS["determiners"]
-_NO_VERB_AFTER = _WORDS["before no verb"]
-_AFTER_PAST = _WORDS["after past tense"]
-_AFTER_PRESENT = _WORDS["after present tense"]
-_IMPERATIVES = _WORDS["imperatives"]
-_NOUNS_OR_IMPERATIVES = _WORDS["nouns or imperatives"]
+def alternatives(lists: Mapping[str, list[str]], name: str) -> str:
+    """Return a section as alternatives of a pattern; <NAME> in it stands for the section NAME."""
+    return re.sub("<([A-Z]+)>", lambda match: alternatives(lists, match[1]), "|".join(lists[name]))
+
+
+_LISTS = read_lists(Path(__file__).with_suffix(".txt"))
+_WORDS = {name: frozenset(words) for name, words in _LISTS.items()}
+_AUXILIARIES, _FINITE = _WORDS["auxiliaries"], _WORDS["finite verbs"]
+_AMBIGUOUS, _IMPERATIVES = _WORDS["ambiguous verbs"], _WORDS["imperatives"]
+_PERSONS, _SUBJECTS = _WORDS["persons"], _WORDS["subjects"]
+_DETERMINERS, _NO_VERB_AFTER = _WORDS["determiners"], _WORDS["before no verb"]
+_AFTER_PAST, _AFTER_PRESENT = _WORDS["after past tense"], _WORDS["after present tense"]
+_NOUNS_OR_IMPERATIVES, _OBJECTS = _WORDS["nouns or imperatives"], _WORDS["after imperatives"]
 _BEFORE_IMPERATIVES = _WORDS["before imperatives"]
-_OBJECTS = _WORDS["after imperatives"]
 _WORD = re.compile(r"[^\W\d_]+(?:['’-][^\W\d_]+)*|\d[\d.,–-]*")
 _FARTHEST = 14  # words in which the verb of a statement is searched
 

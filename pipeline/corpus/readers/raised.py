@@ -20,7 +20,6 @@ def raised_text(before: str, text: str, *, is_link: bool) -> str | None:
 
     Args:
         before: the text before it; a few characters suffice.
-        text: the raised text.
         is_link: whether it contains a link within the page.
 
     Returns:

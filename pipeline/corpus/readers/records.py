@@ -24,12 +24,14 @@ from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers import byte_ranges
 from cloze.pipeline.corpus.readers.base import (
     HEAD_BYTES,
+    Documents,
     FileReader,
     ReadCounters,
     Slice,
     file_patterns,
     has_expected_type,
 )
+from cloze.pipeline.corpus.readers.encodings import detect_unicode
 from cloze.pipeline.corpus.readers.plain_text import Line, paragraphs, read_lines
 from cloze.pipeline.corpus.readers.streams import (
     ByteSource,
@@ -39,7 +41,6 @@ from cloze.pipeline.corpus.readers.streams import (
     open_source,
     peek,
 )
-from cloze.pipeline.corpus.readers.unicode_forms import detect_unicode
 
 FIELDS = ("text", "id", "title", "url", "licence")
 _USUAL = {"licence": "license"}  # usual name in data sets
@@ -47,25 +48,16 @@ _MOST_LISTED = 12  # fields of a record, in a message
 
 
 class RecordConverter:
-    """Converter of the records of one slice to documents.
-
-    Args:
-        file_slice: slice whose `fields` name the columns.
-        options: options of the stage.
-        tally: counters of the slice.
-
-    Attributes:
-        names: column of each field.
-        mapped: fields whose column the user named.
-    """
+    """Converter of the records of one slice, whose `fields` name the columns, to documents."""
 
     def __init__(self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -> None:
         columns = dict(file_slice.fields)
+        # column of each field
         self.names = {field: columns.get(field, _USUAL.get(field, field)) for field in FIELDS}
-        self.mapped = frozenset(columns)
+        self.mapped = frozenset(columns)  # fields whose column the user named
         self._slice, self._tally, self._limit = file_slice, tally, options.maximum_document_bytes
 
-    def json(self, record: Any, number: int | str, where: str, offset: int) -> Iterator[Document]:
+    def json(self, record: Any, number: int | str, where: str, offset: int) -> Documents:
         """Yield the document of a JSON value, unless it is no object with a text."""
         if isinstance(record, dict):
             values = {field: get_nested(record, self.names[field]) for field in FIELDS}
@@ -222,14 +214,12 @@ class JsonlReader(FileReader):
             return [file_slice]
         return byte_ranges.cut(file_slice, lambda data: data.find(b"\n") + 1 or None)
 
-    def read(
-        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
-    ) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -> Documents:
         """Yield the documents of one file."""
         converter = RecordConverter(file_slice, options, tally)
         begin = file_slice.span[0] if file_slice.span else None
         with contextlib.closing(open_source(file_slice.path, file_slice.span)) as source:
-            head, unpacked = peek(as_utf8(source) if begin is None else source, HEAD_BYTES)
+            head, unpacked = peek(as_utf8(source) if begin is None else source)
             # the user may name a field of an article of Wikimedia Enterprise
             is_named = "text" in converter.mapped and head.lstrip()[:1] in (b"{", b"[")
             if not begin and not is_named and not has_expected_type(head, tally):

@@ -8,13 +8,14 @@ import lzma
 import posixpath
 import re
 import sys
+import zipfile
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Protocol, TypeAlias
 
 from cloze.core import storage
-from cloze.pipeline.corpus.readers.unicode_forms import SAMPLE_BYTES, detect_unicode
+from cloze.pipeline.corpus.readers.encodings import SAMPLE_BYTES, detect_unicode
 
 if TYPE_CHECKING:
     from backports import zstd
@@ -29,16 +30,12 @@ MAXIMUM_RATIO = 250
 
 
 class CorruptStreamError(Exception):
-    """A stream of the file cannot be decompressed further; the next read returns the next stream.
-
-    Attributes:
-        reason: `truncated`, `damaged` or `bomb`.
-        offset: start of the stream, in bytes of the compressed file.
-    """
+    """A stream cannot be decompressed further; the next read returns the next stream."""
 
     def __init__(self, reason: str, sentence: str, offset: int) -> None:
         super().__init__(sentence)
-        self.reason, self.offset = reason, offset
+        self.reason = reason  # truncated, damaged or bomb
+        self.offset = offset  # start of the stream, in bytes of the compressed file
 
 
 class ByteSource(Protocol):
@@ -53,6 +50,11 @@ class ByteSource(Protocol):
 
     def close(self) -> None: ...
 
+
+# Unknown compression methods raise NotImplementedError, encrypted files RuntimeError.
+_Errors = tuple[type[Exception], ...]
+_UNPACKING: _Errors = (zlib.error, lzma.LZMAError, EOFError, OSError, ValueError)
+ZIP_ERRORS: _Errors = (*_UNPACKING, zipfile.BadZipFile, RuntimeError)
 
 # Decompression of `.bz2`, `.gz`, `.xz` and `.zst` in bounded memory: all streams of a file, with
 # recovery after damage and protection against decompression bombs.
@@ -115,7 +117,7 @@ _LATE = 4 << 20
 def _errors() -> tuple[type[Exception], ...]:
     from backports import zstd
 
-    return EOFError, OSError, ValueError, zlib.error, lzma.LZMAError, zstd.ZstdError
+    return *_UNPACKING, zstd.ZstdError
 
 
 class Streams:
@@ -125,9 +127,6 @@ class Streams:
         handle: compressed file; `close` closes it.
         form: compression format of the file.
         begin, end: range of the compressed file; `begin` is the first byte of a stream.
-
-    Attributes:
-        start: first byte of the current stream in the compressed file.
     """
 
     def __init__(
@@ -138,7 +137,7 @@ class Streams:
         self._waiting = b""  # compressed bytes not yet given to the decompressor
         self._decompressor: _Decompressor | None = None
         self._head = b""  # first bytes of the open stream
-        self.start = begin  # of the open stream
+        self.start = begin  # first byte of the open stream in the compressed file
         self._unpacked = 0  # bytes of the open stream
         self._errors = _errors()
         if begin:
@@ -288,7 +287,6 @@ def open_source(path: str, span: tuple[int, int] | None = None) -> ByteSource:
     """Open a file, decompressed by its ending: `.bz2`, `.gz`, `.xz`, `.zst`, or unchanged.
 
     Args:
-        path: the file.
         span: byte range of the file as it is stored, if compressed from the start of a stream to
             that of another; None: all.
     """
@@ -315,27 +313,25 @@ def is_packed(name: str) -> bool:
 
 def as_utf8(source: ByteSource) -> ByteSource:
     """Return the source as UTF-8 if it is UTF-16 or UTF-32; remove a UTF-8 mark."""
-    head, whole = peek(source, SAMPLE_BYTES, _FEWEST_BYTES)
+    head, whole = peek(source, _FEWEST_BYTES)
     encoding, mark = detect_unicode(head)
     if encoding:
         whole.read(len(mark))
     return Utf8Transcoder(whole, encoding) if encoding not in ("", "utf-8") else whole
 
 
-def peek(source: ByteSource, size: int, least: int = 1) -> tuple[bytes, ByteSource]:
+def peek(source: ByteSource, least: int = 1) -> tuple[bytes, ByteSource]:
     """Return the first bytes of a source, and the whole source.
 
     Damage among these bytes is raised when the returned source is read.
 
     Args:
-        source: the source.
-        size: maximum bytes per read.
         least: number of bytes after which no further read follows.
     """
     head, damage = b"", None
     while len(head) < least:
         try:
-            data = source.read(size)
+            data = source.read(SAMPLE_BYTES)
         except CorruptStreamError as error:
             damage = error
             break

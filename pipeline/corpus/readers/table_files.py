@@ -12,10 +12,10 @@ from typing import IO, TYPE_CHECKING, Any
 
 from cloze.core import storage
 from cloze.core.errors import cause_of
-from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers.base import (
     HEAD_BYTES,
+    Documents,
     FileReader,
     ReadCounters,
     Slice,
@@ -42,9 +42,7 @@ class TableReader(FileReader):
 
     has_columns = True
 
-    def read(
-        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
-    ) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -> Documents:
         """Yield the documents of a file, or of the row groups in a slice of it."""
         converter = RecordConverter(file_slice, options, tally)
         row = 0

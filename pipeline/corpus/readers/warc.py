@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
 
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.readers import byte_ranges
 from cloze.pipeline.corpus.readers.base import (
-    HEAD_BYTES,
+    Documents,
     FileReader,
     ReadCounters,
     Slice,
@@ -59,13 +58,11 @@ class WarcReader(FileReader):
         is_gzip = file_slice.path.lower().endswith(".gz")
         return byte_ranges.cut(file_slice, find_packed_record) if is_gzip else [file_slice]
 
-    def read(
-        self, file_slice: Slice, options: WebOptions, tally: ReadCounters
-    ) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: WebOptions, tally: ReadCounters) -> Documents:
         """Yield the pages and texts of one file."""
         begin, is_empty = file_slice.span[0] if file_slice.span else 0, not file_slice.span
         with contextlib.closing(open_warc(file_slice.path, file_slice.span)) as opened:
-            head, source = peek(opened, HEAD_BYTES)
+            head, source = peek(opened)
             if not begin and not has_expected_type(head, tally):
                 return
             limit, unpacks = options.maximum_document_bytes, isinstance(opened, Streams)

@@ -41,19 +41,12 @@ _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 
 @dataclass(frozen=True, slots=True)
 class WarcRecord:
-    """A WARC record.
+    """A WARC record."""
 
-    Attributes:
-        offset: first byte in the decompressed file.
-        size: stated length of the content in bytes.
-        fields: header fields by lower-case name.
-        content: the content; None if longer than the limit.
-    """
-
-    offset: int
-    size: int
-    fields: Mapping[str, str]
-    content: bytes | None
+    offset: int  # first byte in the decompressed file
+    size: int  # stated length of the content in bytes
+    fields: Mapping[str, str]  # header fields by lower-case name
+    content: bytes | None  # the content; None if longer than the limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,18 +60,13 @@ class _BadRecord:
 
 
 class _Window:
-    """The bytes of a file that are read and not yet passed, up to damage or the end.
-
-    Attributes:
-        data: the bytes.
-        offset: position of the first of them in the decompressed file.
-        damage: why no more can be read; None at the end of the file.
-    """
+    """The bytes of a file that are read and not yet passed, up to damage or the end."""
 
     def __init__(self, source: ByteSource, begin: int) -> None:
         self._source = source
         self.data = bytearray()
-        self.offset = begin
+        self.offset = begin  # position of the first of them in the decompressed file
+        # why no more can be read; None at the end of the file
         self.damage: CorruptStreamError | None = None
 
     def fill(self) -> bool:
@@ -128,7 +116,6 @@ def read_records(
 
     Args:
         source: decompressed bytes.
-        tally: counters of the slice.
         limit: maximum bytes of content in memory.
         is_packed: the source unpacks a file, and so notices itself if that breaks off.
         begin: position of the source's first byte.

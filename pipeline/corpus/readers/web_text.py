@@ -7,13 +7,14 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Literal
 
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.readers import encodings
-from cloze.pipeline.corpus.readers.prose import reads_as_prose
+from cloze.pipeline.corpus.readers.encodings import BYTE_ORDER_MARKS
+from cloze.pipeline.corpus.readers.prose import alternatives, read_lists, reads_as_prose
 from cloze.pipeline.corpus.readers.raised import without_marks
-from cloze.pipeline.corpus.readers.unicode_forms import BYTE_ORDER_MARKS
 
 _META = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([\w.:-]{1,40})", re.IGNORECASE)
 _META_BYTES = 4096
@@ -37,7 +38,6 @@ def decode_page(data: bytes, charset: str = "", *, is_html: bool) -> str:
     before a header of Latin-1, which servers send by default; detection, where it is sure, too.
 
     Args:
-        data: bytes of the page.
         charset: encoding in the HTTP header; empty if there is none.
         is_html: bool, True if the page may declare its encoding in `<meta>`.
 
@@ -93,22 +93,14 @@ def _detected(data: bytes) -> str:
 Extractor = Literal["trafilatura", "fast"]
 
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9]*)")
-_UNCLOSED = frozenset(
-    """
-    area base br col embed hr img input link meta param source track wbr p li dt dd tr td th thead
-    tbody tfoot option optgroup colgroup
-    """.split()
+_TAGS = read_lists(Path(__file__).with_suffix(".txt"))
+_UNCLOSED, _CONTAINERS, _INLINE_TAGS = (
+    frozenset(_TAGS[name]) for name in ("optional end tags", "containers", "inline")
 )
 # nesting depth; Resiliparse's time grows with it, and lxml omits deeper elements
 _DEEPEST = 256
 _LONGEST = 2 << 20  # characters for trafilatura: a few seconds
-# Tags without meaning for the text. trafilatura removes each and moves the text after it;
-# Resiliparse opens each again in every block if it is not closed: quadratic time.
-_STRIPPED = re.compile(
-    r"</?(?:abbr|acronym|b|bdi|bdo|big|cite|data|dfn|em|font|i|ins|mark|nobr|optgroup|option|small|"
-    r"span|strike|strong|tt|u|wbr)\b[^<>]*>",
-    re.IGNORECASE,
-)
+_STRIPPED = re.compile(rf"</?(?:{alternatives(_TAGS, 'stripped')})\b[^<>]*>", re.IGNORECASE)
 _MOST_STRIPPED = 4_000
 _LONGEST_TAG = 1 << 14  # characters
 # Elements whose words touch and only the style sheet separates: `<a>Kristi Noem</a><span>Kristi
@@ -214,15 +206,6 @@ def _extract(text: str, **mode: bool) -> tuple[list[str], Counter[str]]:
         else:
             lines.append(_words(block))
     return [line for line in lines if any(map(str.isalnum, line))], dropped
-
-
-_CONTAINERS = frozenset("article blockquote body center div li main section td".split())
-_INLINE_TAGS = frozenset(
-    """
-    a abbr acronym b bdi bdo big br cite code data del dfn em font i img ins kbd mark nobr q s samp
-    small span strike strong sub sup time tt u var wbr
-    """.split()
-)
 
 
 def _wrap_loose_text(root: Any) -> None:

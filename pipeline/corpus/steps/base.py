@@ -13,15 +13,10 @@ from cloze.pipeline.corpus.options import CorpusOptions
 
 @dataclass(frozen=True, slots=True)
 class RemovedText:
-    """Text that a step removed or replaced.
+    """Text that a step removed or replaced."""
 
-    Attributes:
-        reason: name of the counter.
-        text: the removed line, paragraph or sentence; for personal data only the replacement.
-    """
-
-    reason: str
-    text: str
+    reason: str  # name of the counter
+    text: str  # the removed line, paragraph or sentence; for personal data only the replacement
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,36 +29,22 @@ class TaskMatch:
 
 @dataclass(frozen=True, slots=True)
 class Sentences:
-    """Sentences of a document.
+    """Sentences of a document."""
 
-    Attributes:
-        texts: sentences in reading order, non-empty, without line breaks.
-        paragraphs: index of the first sentence of each paragraph, ascending, from 0.
-        dropped: sentences dropped because of a placeholder (pipeline/corpus/document.py).
-    """
-
-    texts: list[str]
-    paragraphs: list[int]
-    dropped: list[str]
+    texts: list[str]  # sentences in reading order, non-empty, without line breaks
+    paragraphs: list[int]  # index of the first sentence of each paragraph, ascending, from 0
+    dropped: list[str]  # sentences dropped because of a placeholder (pipeline/corpus/document.py)
 
 
 @dataclass(frozen=True, slots=True)
 class CleaningResult:
-    """Result of a cleaning step.
+    """Result of a cleaning step."""
 
-    Attributes:
-        document: the cleaned document; None if and only if it is dropped.
-        reason: why it is dropped; None if and only if it is kept.
-        removed: removed texts in reading order.
-        matches: task texts found in the document.
-        sentences: sentences, from the step that splits the document.
-    """
-
-    document: Document | None
-    reason: str | None = None
-    removed: tuple[RemovedText, ...] = ()
-    matches: tuple[TaskMatch, ...] = ()
-    sentences: Sentences | None = None
+    document: Document | None  # the cleaned document; None if and only if it is dropped
+    reason: str | None = None  # why it is dropped; None if and only if it is kept
+    removed: tuple[RemovedText, ...] = ()  # removed texts in reading order
+    matches: tuple[TaskMatch, ...] = ()  # task texts found in the document
+    sentences: Sentences | None = None  # sentences, from the step that splits the document
 
 
 StepFunction = Callable[[Document], CleaningResult]
@@ -71,24 +52,19 @@ StepFunction = Callable[[Document], CleaningResult]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleaningStep:
-    """Definition of a cleaning step, referenced by the table in pipeline/corpus/steps/chain.py.
+    """Definition of a cleaning step, referenced by the table in pipeline/corpus/steps/chain.py."""
 
-    Attributes:
-        options: options of the step; those declared in this class are its own.
-        build: returns the function for documents, given the config (and the result of `prepare`, if
-            any); None turns the step off.
-        prepare: called once before reading, with the config and a directory visible to all workers;
-            returns plain JSON. For steps that need more than the config, such as an index.
-        settings: option behind each reason to drop a document, by the reason or its beginning. A
-            warning names it when the reason drops most of a corpus; default: all own options.
-        reasons: what each reason means, for the card.
-    """
-
-    options: type[CorpusOptions]
+    options: type[CorpusOptions]  # options of the step; those declared in this class are its own
+    # returns the function for documents, given the config (and the result of `prepare`, if any);
+    # None turns the step off
     build: Callable[..., StepFunction | None]
+    # called once before reading, with the config and a directory visible to all workers; returns
+    # plain JSON. For steps that need more than the config, such as an index.
     prepare: Callable[[Any, str], Any] | None = None
+    # option behind each reason to drop a document, by the reason or its beginning. A warning names
+    # it when the reason drops most of a corpus; default: all own options.
     settings: Mapping[str, str] = field(default_factory=dict)
-    reasons: Mapping[str, str] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)  # what each reason means, for the card
 
     @property
     def own_options(self) -> list[str]:

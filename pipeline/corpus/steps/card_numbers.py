@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
+
+from cloze.pipeline.corpus.readers.prose import alternatives, read_lists
 
 Span = tuple[int, int]
+LISTS = read_lists(Path(__file__).with_name("personal_data.txt"), "\n")
 
 _CARD = re.compile(
     r"(?<![\w.,:/+=#&@%°$€£-])"
@@ -19,26 +23,14 @@ _CARD = re.compile(
 )
 _DIGITS = re.compile(r"\d{4}[ -]?\d{4}")  # quick tests
 _COUNTRY = re.compile(r"[A-Z]{2}\d\d[ -]?[A-Z0-9]{3}")
-# Networks: first and last prefix, and numbers of digits (ISO/IEC 7812; the networks' own ranges).
-_NETWORKS = (
-    ("4", "4", (16, 19)),  # Visa; 13-digit numbers are out of use, and barcodes have 13 digits
-    ("51", "55", (16,)), ("2221", "2720", (16,)),  # Mastercard
-    ("34", "34", (15,)), ("37", "37", (15,)),  # American Express
-    ("6011", "6011", (16,)), ("644", "659", (16,)),  # Discover
-    ("300", "305", (14,)), ("36", "36", (14,)), ("38", "39", (14,)),  # Diners Club
-    ("3528", "3589", (16,)),  # JCB
-    ("62", "62", (16, 17, 18, 19)),  # UnionPay
-)  # fmt: skip
+_NETWORKS = [
+    (first, last, [int(length) for length in lengths])
+    for first, last, *lengths in map(str.split, LISTS["card networks"])
+]
 _IS_CARD = re.compile(
-    r"\b(?:cards?|credit|debit|visa|master ?card|amex|american express|discover|diners|jcb|"
-    r"unionpay)\b\W{0,4}(?:\w{0,8}\W{1,4}){0,3}$",
-    re.IGNORECASE,
+    rf"\b(?:{alternatives(LISTS, 'cards')})\b\W{{0,4}}(?:\w{{0,8}}\W{{1,4}}){{0,3}}$", re.IGNORECASE
 )
-# Words before a number that make it something else, for cards and telephones. Each rule adds a few.
-LABELS = (
-    r"isbn|issn|doi|oclc|lccn|asin|ean|upc|isin|iban|vat|orders?|invoice|patents?|serial|sku|"
-    r"models?|case|docket|arxiv|pmid|pmc|lots?|items?|parts?"
-)
+LABELS = alternatives(LISTS, "labels")
 OTHER_NUMBERS = rf"{LABELS}|ids?|nos?|nr|numbers?|refs?"
 BETWEEN = r"[\s.:#°-]{0,4}$"  # between such a word and the number
 _OTHER_NUMBER = re.compile(
@@ -48,18 +40,7 @@ _OTHER_NUMBER = re.compile(
 )
 _NUMBER_CONTEXT = 40  # characters before a number that are examined
 
-# Length of an IBAN by country (SWIFT's IBAN registry, release 99).
-_LENGTHS = {
-    name: int(length)
-    for name, length in re.findall(
-        r"([A-Z]{2})(\d\d)",
-        "AD24 AE23 AL28 AT20 AZ28 BA20 BE16 BG22 BH22 BI27 BR29 BY28 CH21 CR22 CY28 CZ24 DE22 DJ27 "
-        "DK18 DO28 EE20 EG29 ES24 FI18 FK18 FO18 FR27 GB22 GE22 GI23 GL18 GR27 GT28 HN28 HR21 HU28 "
-        "IE22 IL23 IQ23 IS26 IT27 JO30 KW30 KZ20 LB28 LC32 LI21 LT20 LU20 LV21 LY25 MC27 MD24 ME22 "
-        "MK19 MN20 MR27 MT31 MU30 NI28 NL18 NO15 OM23 PK24 PL28 PS29 PT25 QA29 RO24 RS22 RU33 SA24 "
-        "SC31 SD18 SE24 SI19 SK24 SM27 SO23 ST25 SV28 TL23 TN24 TR26 UA29 VA22 VG24 XK20 YE30",
-    )
-}
+_LENGTHS = {entry[:2]: int(entry[2:]) for entry in " ".join(LISTS["iban lengths"]).split()}
 _IBAN = re.compile(r"(?<![A-Za-z0-9])[A-Z]{2}\d\d(?=[ -]?[A-Z0-9])")
 
 

@@ -72,11 +72,7 @@ def settings() -> dict[str, str]:
 
 
 def prepare_steps(config: TextConfig, directory: str) -> dict[str, Any]:
-    """Prepare the steps that need more than the config; return plain JSON for `build_steps`.
-
-    Args:
-        directory: for files; visible to all workers.
-    """
+    """Prepare the steps that need more than the config, perhaps files; return plain JSON."""
     return {
         name: kind.prepare(config, directory)
         for name, kind in _kinds().items()
@@ -85,11 +81,7 @@ def prepare_steps(config: TextConfig, directory: str) -> dict[str, Any]:
 
 
 def build_steps(config: TextConfig, prepared: Mapping[str, Any] | None = None) -> tuple[Step, ...]:
-    """Return the enabled steps in order.
-
-    Args:
-        prepared: result of `prepare_steps`; without it, steps that need it are off.
-    """
+    """Return the enabled steps in order; those that need preparation are off without it."""
     results = prepared or {}
     steps = []
     for name, kind in _kinds().items():

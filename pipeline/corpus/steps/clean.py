@@ -16,11 +16,16 @@ from typing import Literal
 
 from cloze.pipeline.corpus.document import Document, is_plain
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, StepFunction
+from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep
+
+Form = Literal["NFC", "NFKC", "none"]
 
 
-class RepairOptions(CorpusOptions):
-    """Options of the repair of wrongly decoded text."""
+class CleanOptions(CorpusOptions):
+    """Options of character cleaning."""
+
+    normalize_unicode: Form = "NFC"
+    """Unicode normalization; NFKC also folds full-width letters, ligatures and superscripts."""
 
     repair_unicode: bool = True
     """Repair text that was decoded with the wrong character set."""
@@ -53,21 +58,18 @@ def repair_text(text: str) -> str:
 
 def repair(document: Document) -> CleaningResult:
     """Repair wrongly decoded text in title, paragraphs and infobox."""
-    title, infobox = repair_text(document.title), document.map_infobox(repair_text)
-    paragraphs = tuple(map(repair_text, document.paragraphs))
-    changed = (
-        title != document.title or paragraphs != document.paragraphs or infobox != document.infobox
+    repaired = replace(
+        document,
+        title=repair_text(document.title),
+        paragraphs=tuple(map(repair_text, document.paragraphs)),
+        infobox=document.map_infobox(repair_text),
     )
-    if changed:
-        document = replace(document, title=title, paragraphs=paragraphs, infobox=infobox)
-    return CleaningResult(document)
+    return CleaningResult(repaired)
 
 
-def _build_repair(options: RepairOptions) -> StepFunction | None:
-    return repair if options.repair_unicode else None
-
-
-REPAIR = CleaningStep(options=RepairOptions, build=_build_repair)
+REPAIR = CleaningStep(
+    options=CleanOptions, build=lambda options: repair if options.repair_unicode else None
+)
 
 
 # Cc except white space; soft hyphen; zero-width space, direction marks and embeddings, word joiner
@@ -78,15 +80,6 @@ _INVISIBLE = re.compile(
     "\u2060-\u206f\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
 )
 _ASCII_INVISIBLE = re.compile("[\x00-\x08\x0e-\x1b\x7f]")
-
-Form = Literal["NFC", "NFKC", "none"]
-
-
-class CleanOptions(CorpusOptions):
-    """Options of character cleaning."""
-
-    normalize_unicode: Form = "NFC"
-    """Unicode normalization; NFKC also folds full-width letters, ligatures and superscripts."""
 
 
 def clean_text(text: str, form: Form = "NFC") -> str:
@@ -117,8 +110,6 @@ def clean(document: Document, form: Form = "NFC") -> CleaningResult:
     )
 
 
-def _build_clean(options: CleanOptions) -> StepFunction:
-    return partial(clean, form=options.normalize_unicode)
-
-
-CLEAN = CleaningStep(options=CleanOptions, build=_build_clean)
+CLEAN = CleaningStep(
+    options=CleanOptions, build=lambda options: partial(clean, form=options.normalize_unicode)
+)

@@ -26,8 +26,8 @@ from cloze.core.config import InputPath
 from cloze.core.errors import DataError, first_line
 from cloze.core.words import UNSPACED_LETTER, width
 from cloze.pipeline.corpus.document import Document
+from cloze.pipeline.corpus.readers.encodings import SAMPLE_BYTES, detect_unicode
 from cloze.pipeline.corpus.readers.streams import CorruptStreamError, open_source
-from cloze.pipeline.corpus.readers.unicode_forms import SAMPLE_BYTES, detect_unicode
 from cloze.pipeline.corpus.steps.base import (
     CleaningResult,
     CleaningStep,
@@ -257,9 +257,7 @@ def decontaminate(
     """Drop a document, or the paragraphs of it, that contain text of a task.
 
     Args:
-        document: cleaned document.
         index: n-grams of the tasks.
-        unit: what to drop.
         minimum_characters: drop the document if the remaining paragraphs have less text.
     """
     if unit == "document":
@@ -303,10 +301,8 @@ def _prepare(options: DecontaminateOptions, directory: str) -> dict[str, str] | 
         )
     path = storage.join(directory, "tasks.arrow")
     index.save(path)
-    return {
-        "path": path,
-        "sha256": fingerprints.combine_hashes((name, sha256) for name, _, sha256 in files),
-    }
+    sha256 = fingerprints.combine_hashes((name, sha256) for name, _, sha256 in files)
+    return {"path": path, "sha256": sha256}
 
 
 def _build(options: DecontaminateOptions, prepared: dict[str, str] | None) -> StepFunction | None:

@@ -9,7 +9,6 @@ import unicodedata
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import Field
@@ -17,11 +16,12 @@ from pydantic import Field
 from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.readers.prose import read_lists
+from cloze.pipeline.corpus.readers.prose import alternatives
 from cloze.pipeline.corpus.steps.base import CleaningResult, CleaningStep, RemovedText, StepFunction
 from cloze.pipeline.corpus.steps.card_numbers import (
     BETWEEN,
     LABELS,
+    LISTS,
     OTHER_NUMBERS,
     Span,
     cards,
@@ -63,17 +63,12 @@ _IPV6 = re.compile(
 )
 # Words before four dotted numbers that make them a version or a section.
 _IS_VERSION = re.compile(
-    r"(?:\b(?:versions?|ver|v|releases?|builds?|firmware|kernel|chrome|chromium|firefox|safari|"
-    r"opera|java|jdk|python|windows|sections?|sect?|"
-    r"chapters?|clauses?|paragraphs?|rules?|tables?|fig(?:ure)?s?|oid)|[§#]|"
-    # version in other languages
-    r"\b(?:верси|версі|верзи|versi|versã|verzi|verze|wersj|sürüm|έκδοση|phiên bản)\w{0,6}|版本|"
-    r"バージョン|버전|إصدار|نسخه|גרסה|संस्करण|เวอร์ชัน)[\s.:#/]{0,3}$",
+    rf"(?:\b(?:{alternatives(LISTS, 'versions')})|[§#]|"
+    rf"{alternatives(LISTS, 'versions in other languages')})[\s.:#/]{{0,3}}$",
     re.IGNORECASE,
 )
 _IS_ADDRESS = re.compile(
-    r"\b(?:ips?|ipv4|address(?:es)?|dns|servers?|hosts?|gateway|netmask|subnet|router|ping)\b\W{0,"
-    r"4}(?:\w{0,8}\W{1,4}){0,2}$",
+    rf"\b(?:{alternatives(LISTS, 'addresses')})\b\W{{0,4}}(?:\w{{0,8}}\W{{1,4}}){{0,2}}$",
     re.IGNORECASE,
 )
 _DOTTED = re.compile(r"\d\.\d{1,3}\.\d")  # quick tests
@@ -96,8 +91,7 @@ _WORDS = 4  # the last of them, of which one announces a number
 _INSIDE_CONTEXT = 24  # characters, in scripts without spaces
 _NEXT = 6  # characters at most between a number and the next one of a list
 
-_LISTS = read_lists(Path(__file__).with_suffix(".txt"), "\n")
-_WHOLE = frozenset(" ".join(_LISTS["announcements"]).split())
+_WHOLE = frozenset(" ".join(LISTS["announcements"]).split())
 _STEMS = tuple(word[:-1] for word in _WHOLE if word.endswith("-"))
 # Scripts without spaces, or with prefixes of a letter as Arabic: the word may stand inside another.
 _INSIDE = tuple(word for word in _WHOLE if word >= "\u0590")
@@ -115,7 +109,7 @@ def _announces(before: str, words: int) -> bool:
     )
 
 
-REGIONS = dict(entry.split(": ") for entry in _LISTS["regions"])
+REGIONS = dict(entry.split(": ") for entry in LISTS["regions"])
 
 
 @functools.cache
@@ -286,7 +280,6 @@ def mask_personal_data(
     data is not recorded anywhere.
 
     Args:
-        document: cleaned document.
         tokens: result of `PersonalDataOptions.personal_tokens`.
         language: language of documents that name none.
         allowed: drop documents with more replacements, counted as `dropped_email`, …. None: never.

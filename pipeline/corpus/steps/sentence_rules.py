@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloze.pipeline.corpus.readers.prose import read_lists
+from cloze.pipeline.corpus.readers.prose import alternatives, read_lists
 
 
 def _by_language(entries: list[str]) -> dict[str, frozenset[str]]:
@@ -24,24 +24,13 @@ def _by_language(entries: list[str]) -> dict[str, frozenset[str]]:
     return {language: frozenset(listed) for language, listed in words.items()}
 
 
+_LISTS = read_lists(Path(__file__).with_suffix(".txt"))
 _TABLES = {
-    name: _by_language(entries)
-    for name, entries in read_lists(Path(__file__).with_suffix(".txt")).items()
+    name: _by_language(_LISTS[name])
+    for name in ("never final", "before numbers", "starters", "related")
 }
-
-# A number and one of these abbreviations after one of these words only open a sentence: `В 1950 г.`
-_PREPOSITIONS = frozenset(
-    "в во с со к до от на по из у з із від за през из w we z od do na po przed u iz от од".split()
-)
-# These end a sentence as often as not, though their last part alone is an abbreviation.
-_AND_SO_ON = frozenset("т.д т.п т.ін т.н".split())
-
-# A period after a number makes it an ordinal: `3. Oktober`, `19. Jahrhundert`, `5. května`.
-ORDINALS = frozenset("de da no fi cs sk sl hr sr bs hu pl et lv is tr lb".split())
-
-# Titles of English names in other languages, capitalized like this.
-_ENGLISH_TITLES = frozenset(
-    "Mr Mrs Ms Dr Prof St Jr Sr Gen Col Capt Lt Sgt Gov Rev Mt Ft Vol".split()
+_PREPOSITIONS, _AND_SO_ON, ORDINALS, _ENGLISH_TITLES = (
+    frozenset(_LISTS[name]) for name in ("openers", "and so on", "ordinals", "english titles")
 )
 
 _NEAR = 20  # characters before a sentence: an abbreviation and blanks
@@ -82,13 +71,8 @@ _SHORTENED = re.compile(
     r"\w|\w+\..*|[bcdfghj-np-tv-xzçčćšžśźńłбвгджзклмнпрстфхцчшщйβγδζθκλμνξπρσςτφχψ]{2,5}"
 )
 
-# English abbreviations before a number, a bracket or a small letter: no sentence ends there.
 _ENGLISH_LEADS_ON = re.compile(
-    r"(?<![\w.])(?:eqs?|refs?|figs?|tabs?|secs?|sects?|chaps?|chs?|vols?|nos?|pp?|arts?|par|pars|"
-    r"ll?|vv?|cf|ca?|approx|resp|"
-    r"incl|excl|est|min|max|avg|dept|viz|vs|ed|eds|trans|ibid|op|e\.g|i\.e|b|d|r|fl|lat|long|"
-    r"ver)\.\s*$",
-    re.IGNORECASE,
+    rf"(?<![\w.])(?:{alternatives(_LISTS, 'english before numbers')})\.\s*$", re.IGNORECASE
 )
 _CONTINUES = re.compile(r"[\d(\[a-z#§]")
 # The mark of a title, a quotation, an initial, a number: small letters continue.
@@ -114,7 +98,6 @@ class SentenceRules:
         """Return True if the sentence from `begin` continues at `position`, after an end mark.
 
         Args:
-            text: the paragraph.
             begin: start of the sentence.
             position: start of what follows the end mark and the blank.
             has_case: `text` mixes capital and small letters, or its script has none.

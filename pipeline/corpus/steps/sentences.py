@@ -97,11 +97,8 @@ def split_paragraph(paragraph: str, language: str = "en") -> list[str]:
             edges = [0, *(borders or [cut])]
         else:
             edges = [0, *borders, len(window)]
-        pieces += [
-            piece
-            for left, right in itertools.pairwise(edges)
-            if (piece := window[left:right].strip())
-        ]
+        texts = (window[left:right].strip() for left, right in itertools.pairwise(edges))
+        pieces += filter(None, texts)
         begin, width = begin + edges[-1], WINDOW
     return pieces
 
@@ -255,9 +252,7 @@ def split(paragraphs: Iterable[str], language: str = "en") -> Sentences:
         sentences = split_paragraph(paragraph, language)
         if has_hole(paragraph):
             dropped += [sentence for sentence in sentences if PLACEHOLDER_PATTERN.search(sentence)]
-            sentences = [
-                sentence for sentence in sentences if not PLACEHOLDER_PATTERN.search(sentence)
-            ]
+            sentences = [text for text in sentences if not PLACEHOLDER_PATTERN.search(text)]
         if sentences:
             starts.append(len(texts))
             texts += sentences

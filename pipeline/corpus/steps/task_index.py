@@ -49,7 +49,6 @@ class TaskIndex:
         """Return an index of (name of the task file, text) pairs.
 
         Args:
-            texts: texts of the tasks.
             words: n of the n-grams.
             minimum: shorter texts of at least this many words must match as a whole; still shorter
                 texts are ignored.

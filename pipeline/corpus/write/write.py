@@ -51,17 +51,11 @@ def _shards(keys: pa.ChunkedArray | pa.Array, shards: int) -> I64:
 
 @dataclass(frozen=True, kw_only=True)
 class SortDocuments:
-    """Sort the documents of a unit by shard, and its dropped texts.
+    """Sort the documents of a unit by shard, and its dropped texts."""
 
-    Attributes:
-        plans: directory of the plans.
-        documents: exchange of documents; a place is a shard.
-        dropped: exchange of dropped texts; None: not kept.
-    """
-
-    plans: str
-    documents: Exchange
-    dropped: Exchange | None
+    plans: str  # directory of the plans
+    documents: Exchange  # exchange of documents; a place is a shard
+    dropped: Exchange | None  # exchange of dropped texts; None: not kept
 
     def __call__(self, unit: int) -> dict[str, int]:
         """Write a run; return its bytes."""
@@ -142,18 +136,12 @@ def _dropped_texts(plan: UnitPlan) -> Iterator[pa.Table]:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteShards:
-    """Write the shards of a destination, and the files of dropped texts.
+    """Write the shards of a destination, and the files of dropped texts."""
 
-    Attributes:
-        runs, dropped: `documents` and `dropped` of `SortDocuments`.
-        directory: output directory.
-        documents: number of documents in the corpus.
-    """
-
-    runs: Exchange
+    runs: Exchange  # runs and dropped: `documents` and `dropped` of `SortDocuments`
     dropped: Exchange | None
-    directory: str
-    documents: int
+    directory: str  # output directory
+    documents: int  # number of documents in the corpus
 
     def __call__(self, unit: int) -> dict[str, Any]:
         """Write the shards; return the statistics of each, and the number of dropped texts."""
@@ -204,9 +192,8 @@ def _join_originals(table: pa.Table) -> pa.RecordBatch:
     originals, rows = table.filter(is_original), table.filter(pc.invert(is_original))
     at = pc.index_in(rows["number"], value_set=originals["number"])
     details = pc.coalesce(originals["id"].take(at), rows["detail"])
-    rows = rows.set_column(
-        rows.schema.get_field_index("detail"), DROPPED_SCHEMA.field("detail"), details
-    )
+    place = rows.schema.get_field_index("detail")
+    rows = rows.set_column(place, DROPPED_SCHEMA.field("detail"), details)
     # lines of one document keep their order; for equal ids the text decides
     order = [(name, "ascending") for name in ("key", "scope", "step", "reason", "text", "detail")]
     return compact_batch(rows.take(pc.sort_indices(rows, order)), DROPPED_SCHEMA)

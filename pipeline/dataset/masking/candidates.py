@@ -149,7 +149,6 @@ def row_keys(seed: int, document: npt.ArrayLike, place: npt.ArrayLike) -> U64:
     """Return the random key of each row, from a shard's `source`: uint64 of the broadcast shape.
 
     Args:
-        seed: seed of the dataset.
         document: keys of the documents.
         place: offset + (drawing << DRAWING_BIT), unique among the document's rows.
     """
@@ -158,18 +157,12 @@ def row_keys(seed: int, document: npt.ArrayLike, place: npt.ArrayLike) -> U64:
 
 @dataclass(frozen=True, kw_only=True)
 class TokenProperties:
-    """The token properties that masking needs.
+    """The token properties that masking needs."""
 
-    Attributes:
-        size: V.
-        special: ids of the special tokens.
-        word_start: bool [V], tokens that start a word.
-        unigrams: int64 [V], token counts of the training text; only for `random_from: corpus`.
-    """
-
-    size: int
-    special: SpecialTokens
-    word_start: Bools
+    size: int  # V
+    special: SpecialTokens  # ids of the special tokens
+    word_start: Bools  # bool [V], tokens that start a word
+    # int64 [V], token counts of the training text; only for `random_from: corpus`
     unigrams: I64 | None = None
 
     @classmethod
@@ -229,20 +222,14 @@ Marker = Callable[[EncodedText], npt.NDArray[np.uint8]]  # returns a mark of eac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnmaskedRows:
-    """A ragged batch of unmasked rows.
+    """A ragged batch of unmasked rows."""
 
-    Attributes:
-        keys: uint64 [R], from `row_keys`.
-        input_ids: [T], all rows concatenated, special tokens included, no padding.
-        offsets: int64 [R + 1], start of each row in `input_ids`, and T.
-        segment_start: int [R], start of segment B in its row; the row's length if there is no B.
-        marks: uint8 [T], marks of the tokens that the rule draws from; None: it has none.
-    """
-
-    keys: U64
-    input_ids: npt.NDArray[Any]
-    offsets: I64
+    keys: U64  # uint64 [R], from `row_keys`
+    input_ids: npt.NDArray[Any]  # [T], all rows concatenated, special tokens included, no padding
+    offsets: I64  # int64 [R + 1], start of each row in `input_ids`, and T
+    # int [R], start of segment B in its row; the row's length if there is no B
     segment_start: npt.NDArray[Any]
+    # uint8 [T], marks of the tokens that the rule draws from; None: it has none
     marks: npt.NDArray[np.uint8] | None = None
 
     def __len__(self) -> int:
@@ -262,21 +249,13 @@ class UnmaskedRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskCandidates:
-    """The tokens of a batch that a rule may choose: all but special tokens.
-
-    Attributes:
-        rows: the batch.
-        table: token properties.
-        config: config of the masks.
-        index: int64 [C], ascending indices into `rows.input_ids`.
-        offsets: int64 [R + 1], start of each row's candidates in `index`.
-    """
+    """The tokens of a batch that a rule may choose: all but special tokens."""
 
     rows: UnmaskedRows
-    table: TokenProperties
-    config: MaskConfig
-    index: I64
-    offsets: I64
+    table: TokenProperties  # token properties
+    config: MaskConfig  # config of the masks
+    index: I64  # int64 [C], ascending indices into `rows.input_ids`
+    offsets: I64  # int64 [R + 1], start of each row's candidates in `index`
 
     @classmethod
     def of(
@@ -319,17 +298,13 @@ class MaskCandidates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MaskSelection:
-    """The tokens that a rule chose for each (row, copy), ordered by row, then copy.
+    """The tokens that a rule chose for each (row, copy), ordered by row, then copy."""
 
-    Attributes:
-        index: int64 [M] into `MaskCandidates.index`, ascending and unique within each (row, copy).
-        counts: int64 [R * K], chosen tokens of each (row, copy).
-        unit: int64 [M], a position in the row shared by all tokens of a unit (such as the first of
-            a span); they get the same kind of replacement. None: each token is a unit.
-    """
-
+    # int64 [M] into `MaskCandidates.index`, ascending and unique within each (row, copy)
     index: I64
-    counts: I64
+    counts: I64  # int64 [R * K], chosen tokens of each (row, copy)
+    # int64 [M], a position in the row shared by all tokens of a unit (such as the first of a span);
+    # they get the same kind of replacement. None: each token is a unit.
     unit: I64 | None = None
 
 

@@ -35,17 +35,13 @@ BLOCK_CELLS = 1 << 20  # (row, copy, candidate) cells per block, which fit in th
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Masks:
-    """Masks of R rows in K copies, in the order (row, copy).
+    """Masks of R rows in K copies, in the order (row, copy)."""
 
-    Attributes:
-        positions: uint16 [M], positions in the row, ascending and unique within each mask.
-        input_ids: [M], ids at these positions in the masked row, with the dtype of the rows' ids.
-        offsets: int64 [R * K + 1], start of each mask in `positions`, and M.
-    """
-
+    # uint16 [M], positions in the row, ascending and unique within each mask
     positions: npt.NDArray[np.uint16]
+    # [M], ids at these positions in the masked row, with the dtype of the rows' ids
     input_ids: npt.NDArray[Any]
-    offsets: I64
+    offsets: I64  # int64 [R * K + 1], start of each mask in `positions`, and M
 
 
 def sample_masks(
@@ -59,7 +55,6 @@ def sample_masks(
 
     Args:
         rows: R rows.
-        config: rule, budget and replacement.
         table: properties of the tokenizer's tokens; needs `unigrams` for `random_from` corpus.
         copies: [K] copy numbers: `range(K)` for the stored masks, `[epoch]` for dynamic masks.
 
@@ -68,9 +63,8 @@ def sample_masks(
     """
     numbers = np.asarray(copies, np.uint64).reshape(-1)
     rule: Rule = resolve_name(RULES[config.rule].function)
-    drawn = [
-        _draw_block(block, config, table, numbers, rule) for block in _blocks(rows, len(numbers))
-    ]
+    blocks = _blocks(rows, len(numbers))
+    drawn = [_draw_block(block, config, table, numbers, rule) for block in blocks]
     counts = np.concatenate([np.zeros(1, np.int64), *(block[2] for block in drawn)])
     return Masks(
         positions=np.concatenate([np.zeros(0, np.uint16), *(block[0] for block in drawn)]),

@@ -108,9 +108,8 @@ class MaskFields(Values):
     @field_validator("mask_rounding", "random_from")
     @classmethod
     def _is_known(cls, value: str, info: Any) -> str:
-        return known(
-            info.field_name, value, ROUNDINGS if info.field_name == "mask_rounding" else RANDOM_FROM
-        )
+        names = ROUNDINGS if info.field_name == "mask_rounding" else RANDOM_FROM
+        return known(info.field_name, value, names)
 
     @field_validator("random_share")
     @classmethod

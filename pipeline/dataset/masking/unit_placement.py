@@ -21,27 +21,19 @@ from cloze.pipeline.dataset.masking.registry import LONGEST_UNIT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordSlots:
-    """The words of R rows, by slot.
+    """The words of R rows, by slot."""
 
-    Attributes:
-        slot: int64 [W], slot of each word.
-        offsets: int64 [R + 1], start of each row's words in `slot`.
-        slot_offsets: int64 [R + 1], start of each row's slots; the first slot of a row is empty.
-        first: int64 [S + 1], first candidate of the word in each slot; an empty slot has that of
-            the next slot.
-        of_candidate: int64 [C + 1], slot of each candidate; S + 1 at the end, as if another row
-            followed.
-        run_left: int64 [W], words from each word to the end of its run, inclusive.
-        free: uint64 [R, width], one bit per slot of a row, set if the slot has a word. The last
-            number of a row is empty.
-    """
-
-    slot: I64
-    offsets: I64
-    slot_offsets: I64
+    slot: I64  # int64 [W], slot of each word
+    offsets: I64  # int64 [R + 1], start of each row's words in `slot`
+    slot_offsets: I64  # int64 [R + 1], start of each row's slots; the first slot of a row is empty
+    # int64 [S + 1], first candidate of the word in each slot; an empty slot has that of the next
+    # slot
     first: I64
+    # int64 [C + 1], slot of each candidate; S + 1 at the end, as if another row followed
     of_candidate: I64
-    run_left: I64
+    run_left: I64  # int64 [W], words from each word to the end of its run, inclusive
+    # uint64 [R, width], one bit per slot of a row, set if the slot has a word. The last number of a
+    # row is empty.
     free: U64
 
     @classmethod
@@ -63,9 +55,8 @@ class WordSlots:
         run_words = np.diff(np.append(np.searchsorted(starts, run_starts), len(starts)))
         rows, width = len(offsets) - 1, int(np.diff(slot_offsets).max(initial=1)) // 64 + 2
         is_word = np.zeros(rows * width * 64, np.bool_)
-        is_word[
-            slot + np.repeat(np.arange(rows) * (width * 64) - slot_offsets[:-1], np.diff(offsets))
-        ] = True
+        row_bits = np.arange(rows) * (width * 64) - slot_offsets[:-1]
+        is_word[slot + np.repeat(row_bits, np.diff(offsets))] = True
         return cls(
             slot=slot,
             offsets=offsets,
@@ -97,18 +88,14 @@ ONE, LAST = np.uint64(1), np.uint64(63)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnitSpec:
-    """The rules by which units are drawn.
+    """The rules by which units are drawn."""
 
-    Attributes:
-        weights: float64 [n], relative probabilities of 1, 2, … n words.
-        are_spans: units are SpanBERT's spans. Places are drawn from tokens, so longer words are
-            likelier; a length without a free place is kept for other places; spans do not touch;
-            all tokens of a span get the same kind of replacement. Else units are ALBERT's n-grams.
-            Places are drawn from words; each place has its own fixed length; n-grams may touch;
-            each token gets its own replacement.
-    """
-
-    weights: npt.NDArray[np.float64]
+    weights: npt.NDArray[np.float64]  # float64 [n], relative probabilities of 1, 2, … n words
+    # units are SpanBERT's spans. Places are drawn from tokens, so longer words are likelier; a
+    # length without a free place is kept for other places; spans do not touch; all tokens of a span
+    # get the same kind of replacement. Else units are ALBERT's n-grams. Places are drawn from
+    # words; each place has its own fixed length; n-grams may touch; each token gets its own
+    # replacement.
     are_spans: bool = False
 
     def __post_init__(self) -> None:
@@ -139,7 +126,6 @@ def mask_units(
         candidates: candidates of R rows.
         budget: int64 [R, K], maximum tokens of each mask.
         keys: uint64 [R, K].
-        units: rules by which units are drawn.
     """
     placement = _Placement(candidates, budget, keys, units)
     placement.place()
@@ -148,21 +134,18 @@ def mask_units(
 
 
 class _Placement:
-    """The units placed so far. Masks are in the order (row, copy).
-
-    Attributes:
-        closed: uint64 [masks * width], one bit per slot, set if no unit may use it.
-        remaining: int64 [masks], rest of the budgets.
-        placed: units as numbers: mask, slot in its row, words. Sorted, they have the order of a
-            selection.
-        gap: 1 if units must not touch, else 0.
-    """
+    """The units placed so far. Masks are in the order (row, copy)."""
 
     def __init__(self, candidates: MaskCandidates, budget: I64, keys: U64, units: UnitSpec) -> None:
+        # gap: 1 if units must not touch, else 0
         self.candidates, self.units, self.gap = candidates, units, int(units.are_spans)
         self.words, self.copies = WordSlots.of(candidates), keys.shape[1]
+        # remaining: int64 [masks], rest of the budgets
         self.keys, self.remaining = keys.reshape(-1), budget.reshape(-1).copy()
+        # uint64 [masks * width], one bit per slot, set if no unit may use it
         self.closed = np.repeat(~self.words.free, self.copies, axis=0).reshape(-1)
+        # units as numbers: mask, slot in its row, words. Sorted, they have the order of a
+        # selection.
         self.placed = [np.zeros(0, np.uint64)]
 
     def _add(self, mask: I64, slot: I64, size: npt.NDArray[Any]) -> None:

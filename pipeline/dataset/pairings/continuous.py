@@ -94,7 +94,6 @@ def row_starts(
 
     Args:
         documents: no sentence is longer than a row's room.
-        config: length and short rows.
         crosses_documents: rows continue into the next document after a separator; else they end
             with their document.
     """

@@ -73,7 +73,4 @@ PAIRINGS: Table[Pairing] = Table("pairings", "pairing", _PAIRINGS, ("pairing",))
 
 def label_names(task: str | None) -> tuple[str, str]:
     """Return the names of the pair labels 0 and 1 of a task."""
-    return next(
-        (pairing.labels for pairing in PAIRINGS.loaded().values() if pairing.task == task),
-        ("0", "1"),
-    )
+    return next((one.labels for one in PAIRINGS.loaded().values() if one.task == task), ("0", "1"))

@@ -24,30 +24,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizedDocuments:
-    """Tokenized documents of one corpus shard and one split, in the order of their keys.
+    """Tokenized documents of one corpus shard and one split, in the order of their keys."""
 
-    Attributes:
-        keys: uint64 [D], random seed of each document.
-        tokens: [T], all tokens, without special tokens, in the dtype of the rows.
-        sentence_offsets: int64 [S + 1] into `tokens`. No sentence is empty.
-        sentence_index: int64 [S], index of each sentence in its document in the corpus, and from
-            bit DRAWING_BIT on `drawing`: the place of a row that begins there.
-        document_offsets: int64 [D + 1] into sentences. No document is empty.
-        empty_sentences: number of omitted sentences without tokens.
-        empty_documents: number of omitted documents without tokens.
-        marks: uint8 [T], see `UnmaskedRows.marks`.
-        drawing: number of the drawing whose random numbers rows take.
-    """
-
-    keys: U64
-    tokens: npt.NDArray[Any]
-    sentence_offsets: I64
+    keys: U64  # uint64 [D], random seed of each document
+    tokens: npt.NDArray[Any]  # [T], all tokens, without special tokens, in the dtype of the rows
+    sentence_offsets: I64  # int64 [S + 1] into `tokens`. No sentence is empty.
+    # int64 [S], index of each sentence in its document in the corpus, and from bit DRAWING_BIT on
+    # `drawing`: the place of a row that begins there
     sentence_index: I64
-    document_offsets: I64
-    empty_sentences: int = 0
-    empty_documents: int = 0
-    marks: npt.NDArray[np.uint8] | None = None
-    drawing: int = 0
+    document_offsets: I64  # int64 [D + 1] into sentences. No document is empty.
+    empty_sentences: int = 0  # number of omitted sentences without tokens
+    empty_documents: int = 0  # number of omitted documents without tokens
+    marks: npt.NDArray[np.uint8] | None = None  # uint8 [T], see `UnmaskedRows.marks`
+    drawing: int = 0  # number of the drawing whose random numbers rows take
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -77,7 +66,6 @@ def tokenize(
         keys: uint64 [D].
         sentences: sentences of all documents, concatenated.
         sentence_counts: number of sentences of each document, [D].
-        tokenizer: encodes the sentences.
         dtype: dtype of ids, from `schema.id_dtype`.
         mark: marks the tokens for the masking rule. Default: it needs no marks.
     """
@@ -111,38 +99,25 @@ NO_LABEL = -1
 Truncation = Callable[[I64, I64, int, U64], tuple[I64, I64]]
 
 # Uses of a row's random key: each use draws independent numbers.
-USE_MIDDLE, USE_COIN, USE_DOCUMENT, USE_START, USE_TRUNCATE_A, USE_TRUNCATE_B, USE_RANK = range(
-    1, 8
-)
-USE_SINGLE, USE_SHORT, USE_TARGET = range(8, 11)
+USE_MIDDLE, USE_COIN, USE_DOCUMENT, USE_START, USE_TRUNCATE_A, USE_TRUNCATE_B = range(1, 7)
+USE_RANK, USE_SINGLE, USE_SHORT, USE_TARGET = range(7, 11)
 # Uses of a document's key; beyond every offset, whose place in a row's key they take.
 DOCUMENT_SHORT, DOCUMENT_TARGET = 1 << 40, 2 << 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segments:
-    """Rows before assembly: ranges of `TokenizedDocuments.tokens`, each followed by [SEP].
+    """Rows before assembly: ranges of `TokenizedDocuments.tokens`, each followed by [SEP]."""
 
-    Attributes:
-        document: int64 [R], index of the document of the first range and of the row's random
-            numbers.
-        offset: int64 [R], place of the row in that document, see `DRAWING_BIT`; unique there.
-        starts: int64 [P], start of each range in the tokens.
-        lengths: int64 [P], tokens of each range, at least one.
-        range_offsets: int64 [R + 1], start of each row's ranges in `starts`, and P.
-        pair_label: int8 [R], 0 or 1, or NO_LABEL.
-        paired: a second range is segment B; else all ranges are segment A.
-        packed: each range is a sequence of its own, `[CLS] … [SEP]`.
-    """
-
+    # int64 [R], index of the document of the first range and of the row's random numbers
     document: I64
-    offset: I64
-    starts: I64
-    lengths: I64
-    range_offsets: I64
-    pair_label: npt.NDArray[np.int8]
-    paired: bool = False
-    packed: bool = False
+    offset: I64  # int64 [R], place of the row in that document, see `DRAWING_BIT`; unique there
+    starts: I64  # int64 [P], start of each range in the tokens
+    lengths: I64  # int64 [P], tokens of each range, at least one
+    range_offsets: I64  # int64 [R + 1], start of each row's ranges in `starts`, and P
+    pair_label: npt.NDArray[np.int8]  # int8 [R], 0 or 1, or NO_LABEL
+    paired: bool = False  # a second range is segment B; else all ranges are segment A
+    packed: bool = False  # each range is a sequence of its own, `[CLS] … [SEP]`
 
     def __len__(self) -> int:
         return len(self.document)
@@ -161,7 +136,6 @@ class Segments:
         """Build rows of two segments, truncated to the row length.
 
         Args:
-            documents: the documents.
             config: length and seed of the rows.
             sentences: int64 [R, 4], first sentence and end of A, and of B; B may be empty.
             pair_label: int [R], 0, 1 or NO_LABEL; a row with an empty B gets no label.
@@ -191,10 +165,8 @@ class Segments:
         """Build rows from ranges of text that lose nothing.
 
         Args:
-            documents: documents of the ranges.
             rows: int64, the first sentence of each range, for each row; a range ends where the next
                 one begins. All sentences are in one range.
-            packed: see `Segments`.
         """
         firsts = np.sort(rows.values)
         nexts = np.append(firsts[1:], len(documents.sentence_index))

@@ -80,8 +80,6 @@ def _next_sentence_pairs(
     numbers of a row are drawn in advance, from the key of its first sentence.
 
     Args:
-        documents: the documents.
-        config: length, seed and share of random rows.
         targets: int64 [D], target tokens of each document's rows.
         max_sentences: maximum sentences of a segment, 1 or UNLIMITED.
     """
@@ -128,7 +126,6 @@ def _chunks(documents: TokenizedDocuments, targets: I64) -> tuple[I64, I64]:
     """Cut documents into ranges of sentences that reach a target length or the document's end.
 
     Args:
-        documents: the documents.
         targets: int64 [S], target tokens of a range that begins at each sentence.
 
     Returns:

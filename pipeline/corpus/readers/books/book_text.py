@@ -17,13 +17,16 @@ from cloze.pipeline.corpus.document import is_unmarked
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.books import aozora, gutenberg
 from cloze.pipeline.corpus.readers.books.edges import Block, is_capitals, is_closed, strip_edges
-from cloze.pipeline.corpus.readers.books.headings import NUMBER_ONLY, NUMBER_TITLE, is_heading
+from cloze.pipeline.corpus.readers.books.headings import (
+    NUMBER_ONLY,
+    NUMBER_TITLE,
+    alternatives,
+    is_heading,
+)
 from cloze.pipeline.corpus.readers.plain_text import FIRST_UNIT, are_wrapped
 
 _APPARATUS = re.compile(
-    r"\[(?:Illustration|Pg|Page|Image|Sidenote|Blank Page|Decoration|Music|Musique|Greek|Vignette|"
-    r"Abbildung|Afbeelding|Ilustración|Illustrazione)\b[^\]]{0,3000}\]|"
-    r"\{\d+\}|\[\d{1,3}\]|\[[*†‡]\]",
+    rf"\[(?:{alternatives('apparatus')})\b[^\]]{{0,3000}}\]|\{{\d+\}}|\[\d{{1,3}}\]|\[[*†‡]\]",
     re.IGNORECASE,
 )
 _FOOTNOTE = re.compile(r"\[(?:Footnote|Note)\b|\[\d{1,3}\] ", re.IGNORECASE)
@@ -150,17 +153,11 @@ def _split_blocks(lines: list[str], *, line_per_paragraph: bool) -> Iterator[Blo
 
 @dataclass(frozen=True)
 class _Layout:
-    """Layout of a text without blank lines between paragraphs.
+    """Layout of a text without blank lines between paragraphs."""
 
-    Attributes:
-        columns: width of a full line.
-        indent: characters before most lines; a paragraph begins at a line with more.
-        are_closed: most lines end in an end mark, so each of these ends a paragraph.
-    """
-
-    columns: int
-    indent: int
-    are_closed: bool
+    columns: int  # width of a full line
+    indent: int  # characters before most lines; a paragraph begins at a line with more
+    are_closed: bool  # most lines end in an end mark, so each of these ends a paragraph
 
     def paragraphs(self, block: Block) -> Iterator[Block]:
         """Yield the paragraphs of a block."""

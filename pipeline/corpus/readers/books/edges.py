@@ -21,38 +21,16 @@ from cloze.pipeline.corpus.readers.books.headings import (
 from cloze.pipeline.corpus.readers.plain_text import join_lines
 from cloze.pipeline.corpus.readers.prose import ends_as_sentence, has_end
 
-_CREDIT = re.compile(
-    r"(?:this )?(?:e-?(?:text|book)|html|updated|digital|electronic)\b.{0,40}\b(?:prepared|"
-    r"produced|created|transcribed|editions?|version)\b|"
-    r"(?:produced|prepared|transcribed|scanned|proofread|digitized) (?:by|from)\b|credits: |"
-    r"project gutenberg",
-    re.IGNORECASE,
-)
-_BANNER = re.compile(
-    r"proje[ck]t[ -]gutenberg|plain vanilla electronic|should be (?:named|labell?ed)|corrected "
-    r"editions of (?:our|this)|\bvolunteers and donations|"
-    r"distributed proofread|pgdp\.net|gutenberg\.(?:org|net|ca)|gallica\.bnf|archive\.org/details|"
-    r"anniversary of project",
-    re.IGNORECASE,
-)
+_CREDIT = re.compile(alternatives("credits"), re.IGNORECASE)
+_BANNER = re.compile(alternatives("banners"), re.IGNORECASE)
 _LONGEST_BANNER = 1500  # characters
 _NOTE = re.compile(
-    rf"[\[(*_+| ]*(?:transcriber(?:['’]?s['’]?)?(?: |-)?(?:note|comment|remark|endnote)|"
-    rf"{alternatives('notes')})|"
-    r".*\b(?:te[xk]te?|testo|texto|words|mots|wörter)\b.*_(?:italic|italique|kursiv|cursie|corsiv|"
-    r"itálic|cursiv)\w*_",
-    re.IGNORECASE,
+    rf"[\[(*_+| ]*(?:{alternatives('notes')})|{alternatives('marks of italics')}", re.IGNORECASE
 )
 _CONTENTS = re.compile(
-    rf"_?(?:table of )?contents(?: of .*)?[.:_]?|(?:list of )?(?:illustrations|plates|maps|"
-    rf"figures)[.:]?|index[.:]?|(?:{alternatives('contents')})[.:：]?",
-    re.IGNORECASE,
+    rf"{alternatives('english contents')}|(?:{alternatives('contents')})[.:：]?", re.IGNORECASE
 )
-_THE_END = re.compile(
-    rf"[\W_]*(?:the end|finis|{alternatives('ends')}|end of (?:the )?(?:book|volume|part).{{0,20}})"
-    rf"[\W_]*",
-    re.IGNORECASE,
-)
+_THE_END = re.compile(rf"[\W_]*(?:{alternatives('ends')})[\W_]*", re.IGNORECASE)
 _EDITION = re.compile(alternatives("editions"), re.IGNORECASE)
 _SPEECH = re.compile('[ \t\u3000_]*(?:[-–—]|["“„«»‹「『‘])')
 _COLUMNS = frozenset("page pages seite seiten bladz blz pag side sida strana стр".split())
@@ -61,9 +39,8 @@ _PAGE = re.compile(r"\d\W*$")
 _ENTRY = re.compile(r"(?:[,.…·]|  ) *\d+\W*$")
 # A price at the end of an entry, as in lists of a publisher's books.
 _PRICE = re.compile(
-    r"(?:\b(?:price|net|cloth|boards|paper|prix|preis|prijs|pris|cena|prezzo|preço|precio|цена)\b.{0,40}"
-    r"\d|[$£€¥] ?\d[\d.,]*|\b\d+s\. ?(?:\d+d\.?)?|\d[\d.,]* ?(?:fr|mark|kr|руб|коп|円|元)\.?)"
-    r"[\w .,;]{0,12}\W*$",
+    rf"(?:\b(?:{alternatives('prices')})\b.{{0,40}}\d|[$£€¥] ?\d[\d.,]*|\b\d+s\. ?(?:\d+d\.?)?"
+    r"|\d[\d.,]* ?(?:fr|mark|kr|руб|коп|円|元)\.?)[\w .,;]{0,12}\W*$",
     re.IGNORECASE,
 )
 _OTHER_END = re.compile(rf"[{OTHER_SCRIPTS}]\W*$")  # no title page has such a mark

@@ -12,49 +12,12 @@ from __future__ import annotations
 import re
 
 from cloze.pipeline.corpus.readers.base import ReadCounters
+from cloze.pipeline.corpus.readers.books.headings import LISTS, alternatives
 
-_PROJECT = r"PROJE[CK]T[ -]?GUTENBERG"
-_OPENING = (
-    rf"(?:START|BEGIN|BEGINN|ANFANG|DÉBUT|DEBUT|INICIO|INÍCIO|COMIENZO|INIZIO|ALKU)\b[^*\n]{{0,"
-    rf"40}}{_PROJECT}"
-)
-_ENDING = (
-    r"(?:end|ende|fin|fine|fim|final|einde|slut|slutt|koniec|konec|kraj|vége|loppu|конец|кінець|"
-    r"τέλος)"
-)
 _FLAGS = re.MULTILINE | re.IGNORECASE
-
-# A book begins after one of these.
-_HEAD = re.compile(
-    rf"^.{{0,4}}\*{{2,3}} ?{_OPENING}.*?$(?:\n.*\*{{3}} *$)?"
-    rf"|^.{{0,4}}\*{{2,3}} ?START OF THE COPYRIGHTED {_PROJECT}.*$"
-    r"|^\W{0,5}END\W{0,4}(?:OF )?(?:THE )?SMALL PRINT.*$(?:\n[^\n]{0,60}\*END\*.*$)?"
-    r"|^.{0,40}SMALL PRINT!?.{0,120}\*END\*.*$"
-    r"|^.{0,40}SMALL PRINT!?.{0,120}\n.{0,60}\*END\*.*$",
-    _FLAGS,
-)
-# A book ends before one of these.
-_TAIL = re.compile(
-    rf"^.{{0,4}}\*{{2,3}} ?END OF (?:THE |THIS )?(?:COPYRIGHTED )?{_PROJECT}.*"
-    rf"|^[ \t]*\W{{0,6}}(?:(?:this is )?(?:the )?{_ENDING}|hier ende[nt]{{1,2}}|ici finit|aquí "
-    rf"termina)\b[^\n]{{0,60}}\b{_PROJECT}.*"
-    r"|^\W{0,6}(?:end|ende|fin) (?:of |dieses |de |de cet )(?:this |the )?e-?(?:text|book)(?:es|"
-    r"s)?\b.{0,80}$"
-    r"|^[ \t]*\W{0,6}end of this (?:is )?copyrighted.*"
-    rf"|^ *\*{{2,3}} ?This is a COPYRIGHTED {_PROJECT}.*Details Above.*"
-    r"|^ *\*{3} ?START: FULL LICENSE ?\*{3}.*"
-    r"|^\W{0,5}START\W{1,4}(?:OF )?(?:THE )?SMALL PRINT.*"
-    r"|^More information about this book is at the top of this file\..*"
-    rf"|^{_PROJECT}(?:['’]s)? .{{0,80}}\b(?:ends here|loppu|slut|slutter)\W*$",
-    _FLAGS,
-)
+_HEAD = re.compile(alternatives("gutenberg heads"), _FLAGS)
+_TAIL = re.compile(alternatives("gutenberg tails"), _FLAGS)
 _SMALL_PRINT = re.compile(r".{0,10}START.{0,20}SMALL PRINT", re.IGNORECASE)
-# Every such line contains one of these words.
-_WORDS = (
-    "utenberg UTENBERG etext Etext ETEXT eText e-text E-text E-Text E-TEXT ebook eBook EBook Ebook "
-    "EBOOK e-book E-book E-Book E-BOOK COPYRIGHTED copyrighted Copyrighted FULL_LICENSE mall_print "
-    "mall_Print MALL_PRINT MALL_Print More_information_about_this_book"
-).split()
 # A notice that recurs between the plays of the 1994 Shakespeare.
 _NOTICE = re.compile(r"<<\s*THIS ELECTRONIC VERSION OF.{0,2000}?>>", re.DOTALL | re.IGNORECASE)
 _TITLE = re.compile(
@@ -124,8 +87,7 @@ def _marks(text: str) -> tuple[list[tuple[int, int, bool]], list[tuple[int, int,
 def _lines_with(text: str) -> set[int]:
     """Return the starts of the lines that contain one of the words."""
     starts = set()
-    for word in _WORDS:
-        word = word.replace("_", " ")
+    for word in LISTS["gutenberg words"]:
         position = text.find(word)
         while position >= 0:
             starts.add(text.rfind("\n", 0, position) + 1)

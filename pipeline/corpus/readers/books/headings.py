@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from cloze.core.words import word_pattern
+from cloze.pipeline.corpus.readers import prose
 from cloze.pipeline.corpus.readers.prose import has_end, read_lists
 
 _LONGEST_LINE = 200  # characters that are compared
@@ -15,32 +16,21 @@ LISTS = read_lists(Path(__file__).with_name("books.txt"), " | ")
 
 def alternatives(name: str) -> str:
     """Return the entries of a list in books.txt as the alternatives of a pattern."""
-    return "|".join(LISTS[name])
+    return prose.alternatives(LISTS, name)
 
 
 _ROMAN = r"(?=[ivxlcm])m{0,3}(?:cm|cd|d?c{0,3})(?:xc|xl|l?x{0,3})(?:ix|iv|v?i{0,3})"
-_ORDINAL = (
-    r"(?:first|second|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth|eleventh|twelfth|"
-    r"thirteenth|fourteenth|fifteenth|sixteenth|"
-    r"seventeenth|eighteenth|nineteenth|twentieth|last)"
+_ORDINAL, _PART = f"(?:{alternatives('english ordinals')})", f"(?:{alternatives('english parts')})"
+_UNIT, _TEEN, _TEN = (
+    f"(?:{alternatives(f'english {kind}')})" for kind in ("units", "teens", "tens")
 )
-_UNIT = r"(?:one|two|three|four|five|six|seven|eight|nine)"
-_CARDINAL = (
-    rf"(?:(?:twenty|thirty|forty|fifty|sixty|seventy|eighty|ninety)(?:[- ]{_UNIT})?|{_UNIT}|ten|"
-    rf"eleven|twelve|thirteen|fourteen|fifteen|sixteen|"
-    r"seventeen|eighteen|nineteen)"
-)
-_PART = (
-    r"(?:chapter|book|letter|part|volume|vol|canto|act|scene|section|stave|chap|phase|epoch|period|"
-    r"narrative|lecture|sermon|essay)"
-)
+_CARDINAL = rf"(?:{_TEN}(?:[- ]{_UNIT})?|{_UNIT}|{_TEEN})"
 _HEADING = re.compile(
     rf"_?(?:{_PART}\.? +(?:the +)?(?:{_ROMAN}|\d{{1,3}}|{_CARDINAL}|{_ORDINAL})\b(?:[.:,\]_ "
     rf")—–-]*$|[.:,]?[ —–-]+.{{1,70}}$|\.?:.{{1,70}}$)|"
     rf"(?:the )?{_ORDINAL} {_PART}[.:_]*$|"
-    r"(?:author['’]s |editor['’]s |translator['’]s )?(?:preface|foreword|prologue|epilogue|"
-    r"introduction|introductory|afterword|appendix|conclusion|"
-    r"advertisement|dedication|postscript)(?: to .{1,50})?[.:_]*$)",
+    r"(?:author['’]s |editor['’]s |translator['’]s )?"
+    rf"(?:{alternatives('english prefaces')})(?: to .{{1,50}})?[.:_]*$)",
     re.IGNORECASE,
 )
 NUMBER_ONLY = re.compile(rf"(?:{_ROMAN})\.?|\d{{1,2}}\.?", re.IGNORECASE)

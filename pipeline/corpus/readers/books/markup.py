@@ -17,7 +17,6 @@ import stat
 import textwrap
 import urllib.parse
 import zipfile
-import zlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -27,8 +26,9 @@ from cloze.core import storage
 from cloze.core.errors import cause_of
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.books.book_text import Book, Section, add_heading
+from cloze.pipeline.corpus.readers.books.headings import LISTS, alternatives
 from cloze.pipeline.corpus.readers.prose import reads_as_prose
-from cloze.pipeline.corpus.readers.streams import FORMATS
+from cloze.pipeline.corpus.readers.streams import FORMATS, ZIP_ERRORS
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
@@ -143,13 +143,11 @@ def _reads_as_text(content: str) -> bool:
 
 def _inline(tokens: list[Token]) -> str:
     """Return the text of a paragraph: links by their words, code unchanged, no images, no HTML."""
-    pieces = []
-    for token in tokens:
-        if token.type in ("text", "code_inline"):
-            pieces.append(token.content)
-        elif token.type in ("softbreak", "hardbreak"):
-            pieces.append("\n")
-    return "".join(pieces)
+    return "".join(
+        "\n" if token.type.endswith("break") else token.content
+        for token in tokens
+        if token.type in ("text", "code_inline", "softbreak", "hardbreak")
+    )
 
 
 # EPUB.
@@ -158,20 +156,9 @@ MOST_MEMBER_BYTES = 32 << 20  # of one chapter, decompressed
 MOST_BYTES = 256 << 20  # of all chapters, decompressed
 
 _HEADINGS = frozenset({"h1", "h2", "h3", "h4", "h5", "h6"})
-_BLOCKS = frozenset("p div li dd dt blockquote pre section article td figcaption body".split())
-_IGNORED = frozenset(
-    """
-    script style nav head table figure img svg aside sup math audio video object form noscript
-    """.split()
-)
-_BOILERPLATE = re.compile(
-    r"\b(?:pg-boilerplate|pgheader|pg-header|pg-footer|pagenum|pageno|footnote|noteref|toc|"
-    r"titlepage|copyright)\b"
-)
-_SKIPPED_DOCUMENTS = re.compile(
-    r"(?:nav|toc|contents|cover|title|title[-_ ]?page|about|copyright|colophon|landmarks|index|loi|"
-    r"footnotes|endnotes)\d*"
-)
+_BLOCKS, _IGNORED = frozenset(LISTS["epub blocks"]), frozenset(LISTS["epub ignored"])
+_BOILERPLATE = re.compile(rf"\b(?:{alternatives('epub boilerplate')})\b")
+_SKIPPED_DOCUMENTS = re.compile(rf"(?:{alternatives('epub apparatus')})\d*")
 _ENCODING = re.compile(rb"""encoding=["']([\w.-]{1,40})["']""")
 
 
@@ -179,17 +166,7 @@ class _Broken(Exception):
     """The file is not a readable EPUB; the message says why."""
 
 
-_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    OSError,
-    NotImplementedError,
-    RuntimeError,
-    ValueError,
-    _Broken,
-    etree.XMLSyntaxError,
-)
+_ERRORS = (*ZIP_ERRORS, _Broken, etree.XMLSyntaxError)
 
 
 def _cause(error: Exception) -> str:
@@ -214,18 +191,16 @@ class _Epub:
 
     def book(self) -> Book:
         container = self._xml("META-INF/container.xml")
-        package_paths = [
-            str(element.get("full-path", "")) for element in container.iter("{*}rootfile")
-        ]
-        if not package_paths:
+        paths = [str(element.get("full-path", "")) for element in container.iter("{*}rootfile")]
+        if not paths:
             raise _Broken("META-INF/container.xml names no package")
-        package = self._xml(package_paths[0])
+        package = self._xml(paths[0])
         titles = [
             element.text or ""
             for element in package.iter("{http://purl.org/dc/elements/1.1/}title")
         ]
         book = Book(title=" ".join((titles or [""])[0].split()))
-        for name in self._spine(package, posixpath.dirname(package_paths[0])):
+        for name in self._spine(package, posixpath.dirname(paths[0])):
             try:
                 book.sections += self._sections(name)
             except _ERRORS as error:

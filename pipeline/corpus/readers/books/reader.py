@@ -9,11 +9,16 @@ package read one format each.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
 
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice, file_patterns
+from cloze.pipeline.corpus.readers.base import (
+    Documents,
+    FileReader,
+    ReadCounters,
+    Slice,
+    file_patterns,
+)
 from cloze.pipeline.corpus.readers.books.book_text import Section
 from cloze.pipeline.corpus.readers.plain_text import decode, read_whole
 
@@ -35,9 +40,7 @@ class BooksReader(FileReader):
         stem = posixpath.basename(name).lower().partition(".")[0]
         return stem not in _NO_BOOKS and super()._is_readable(name)
 
-    def read(
-        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
-    ) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -> Documents:
         """Yield the chapters of one book."""
         from cloze.pipeline.corpus.readers.books import book_text, markup
 

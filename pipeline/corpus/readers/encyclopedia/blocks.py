@@ -53,27 +53,18 @@ _NONE = 7  # below all heading levels
 
 @dataclass(kw_only=True)
 class ArticleRules:
-    """Rules for pages of one language, from wikitext or HTML.
+    """Rules for pages of one language, from wikitext or HTML."""
 
-    Attributes:
-        dropped_sections: lower-case headings of sections to drop.
-        judged_sections: lower-case headings of sections that are dropped unless they are prose.
-        kept_sections: lower-case headings; if any, only these sections are read. "" is the lead.
-        language: language of the pages (ISO 639).
-        formulas: treatment of formulas that do not read as text.
-        kept_tables: treatment of tables.
-        infoboxes: if True, the fields of infoboxes are collected.
-        project: Wikimedia project of the pages, such as `wikivoyage`.
-    """
-
-    dropped_sections: frozenset[str] = frozenset()
+    dropped_sections: frozenset[str] = frozenset()  # lower-case headings of sections to drop
+    # lower-case headings of sections that are dropped unless they are prose
     judged_sections: frozenset[str] = frozenset()
+    # lower-case headings; if any, only these sections are read. "" is the lead
     kept_sections: frozenset[str] = frozenset()
-    language: str = "en"
-    formulas: Formulas = "drop"
-    kept_tables: Form = "drop"
-    infoboxes: bool = False
-    project: str = "wikipedia"
+    language: str = "en"  # language of the pages (ISO 639)
+    formulas: Formulas = "drop"  # treatment of formulas that do not read as text
+    kept_tables: Form = "drop"  # treatment of tables
+    infoboxes: bool = False  # if True, the fields of infoboxes are collected
+    project: str = "wikipedia"  # Wikimedia project of the pages, such as `wikivoyage`
 
 
 class SectionFilter:
@@ -82,9 +73,6 @@ class SectionFilter:
     Args:
         dropped: lower-case headings of sections to drop, including subsections.
         retained: lower-case headings; if any, only these sections are read. "" is the lead.
-
-    Attributes:
-        is_read: the current section is read.
     """
 
     def __init__(self, dropped: frozenset[str], retained: frozenset[str]) -> None:
@@ -92,7 +80,7 @@ class SectionFilter:
         self._skipped = _NONE  # level of the heading whose section is dropped
         # level of the heading whose section is kept
         self._open = 0 if not retained or "" in retained else _NONE
-        self.is_read = self._open != _NONE
+        self.is_read = self._open != _NONE  # the current section is read
 
     def heading(self, level: int, name: str) -> None:
         """Enter the section of a heading of this level (1 to 6)."""
@@ -132,16 +120,12 @@ _TOP = 2  # level of the sections of a page
 
 @dataclass(slots=True)
 class ExtractedPage:
-    """Result of reading a page.
-
-    Attributes:
-        paragraphs: the text.
-        infobox: fields of the infoboxes, if collected.
-        removed: (reason, text) of each omitted line or item; the text may be unknown.
-    """
+    """Result of reading a page."""
 
     paragraphs: list[str] = field(default_factory=list)
+    # fields of the infoboxes, if collected
     infobox: list[InfoboxField] = field(default_factory=list)
+    # (reason, text) of each omitted line or item; the text may be unknown
     removed: list[tuple[str, str]] = field(default_factory=list)
 
     @property
@@ -195,9 +179,6 @@ class Blocks:
     Args:
         page: page to add the paragraphs to.
         rules: rules of the pages.
-
-    Attributes:
-        sections: tracker of the sections.
     """
 
     def __init__(self, page: ExtractedPage, rules: ArticleRules) -> None:

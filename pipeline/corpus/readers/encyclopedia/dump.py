@@ -21,12 +21,12 @@ from cloze.pipeline.corpus.document import Document, escape_markup
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.provenance import page_url, wiki
 from cloze.pipeline.corpus.readers.base import (
-    HEAD_BYTES,
+    Documents,
     FileReader,
     ReadCounters,
     Slice,
+    find_type,
     has_expected_type,
-    kind_of,
 )
 from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import lowered
@@ -189,9 +189,7 @@ class WikipediaReader(FileReader):
     def cut(self, file_slice: Slice) -> list[Slice]:
         return cut(file_slice)
 
-    def read(
-        self, file_slice: Slice, options: WikipediaOptions, tally: ReadCounters
-    ) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: WikipediaOptions, tally: ReadCounters) -> Documents:
         """Yield the articles of a dump or slice.
 
         Unreadable pages are recorded by byte of the decompressed XML, streams by byte of the file.
@@ -207,17 +205,12 @@ class WikipediaReader(FileReader):
         with contextlib.closing(open_source(file_slice.path, file_slice.span)) as source:
             unpacked: ByteSource = source
             if not begin:
-                head, unpacked = peek(as_utf8(source), HEAD_BYTES)
-                is_other = head.lstrip()[:1] != b"<" or kind_of(head)[0] == "an HTML page"
+                head, unpacked = peek(as_utf8(source))
+                is_other = head.lstrip()[:1] != b"<" or find_type(head)[0] == "an HTML page"
                 if is_other and not has_expected_type(head, tally):
                     return
-            dump = Dump(
-                unpacked,
-                tally,
-                options.maximum_document_bytes,
-                fragment=begin > 0,
-                last=is_last,
-            )
+            limit = options.maximum_document_bytes
+            dump = Dump(unpacked, tally, limit, fragment=begin > 0, last=is_last)
             for page in dump.pages():
                 if parser is None:
                     site = site or dump.site

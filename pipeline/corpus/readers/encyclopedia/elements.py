@@ -13,7 +13,7 @@ from typing import Literal
 
 from cloze.core.words import UNSPACED_LETTER, is_mark
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE, HOLES, PLACEHOLDER
-from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import read_names
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import alternatives, read_names
 
 GAP = "\ue0fc"
 """Marks a removal that no sentence needs: a reference, a note, a flag."""
@@ -27,23 +27,14 @@ _RUN = re.compile(rf"{GAP}(?:\s*{GAP})+")
 _BRACKET = re.compile(r"([(\[])([^()\[\]]*)([)\]])")
 _SEPARATOR = re.compile(r"([;,])")
 # A part of a bracket that had only removed text, with words that lead to it or count it.
-_LEADS = (
-    "or|and|also|from|in|at|of|on|to|by|as|is|see|near|around|about|approximately|approx|circa|ca?|"
-    "born|lit|literally|pron|pronounced|pronunciation|local|"
-    "locally|IPA|UK|US|English|equivalent|usually|sometimes|often|formerly|the|a|an|with|for|years?"
-    "|months?|days?|old|ago|aged?|dollars?|pounds?|euros?|"
-    "current|currently|present|today|adjusted|inflation|terms|money|worth"
-)
-_EMPTY_PART = re.compile(rf"\W*(?:(?:{_LEADS})\b\W*)*", re.IGNORECASE)
+_EMPTY_PART = re.compile(rf"\W*(?:(?:{alternatives('words before gaps')})\b\W*)*", re.IGNORECASE)
 _JOINS = re.compile(rf"\s*(?:{GAP}\s*)+(?:(?:or|and)\s+)?")  # at the beginning of a bracket
 _QUOTED = re.compile(
     rf"[\"“«‘](?<![^\s(\[;,{GAP}].)"
     rf"(?:(?<=\")\s*{GAP}\s*\"|(?<=“)\s*{GAP}\s*”|(?<=«)\s*{GAP}\s*»|(?<=‘)\s*{GAP}\s*’)(?!\w)"
 )
 _PRONOUNCED = re.compile(
-    rf"\b(?:pronounced|pronunciations?|spoken|sounds?|phonemes?|vowels?|consonants?|written|as|is|"
-    rf"are|of|by|the|an?|to|between|like|with|than|for)"
-    rf"((?:\s|:|,)*[\"“/]?){PHONES}",
+    rf"\b(?:{alternatives('words before pronunciations')})((?:\s|:|,)*[\"“/]?){PHONES}",
     re.IGNORECASE,
 )
 _BETWEEN = re.compile(rf"([,;:])\s*(?:{GAP}\s*)+([,;:.!?])")
@@ -84,15 +75,11 @@ def _closed(text: str) -> str:
     if GAP not in text:
         return text
     # Else the patterns below would rescan a long run from each gap.
-    text = _RUN.sub(_merge_gap, text)
+    text = _RUN.sub(lambda match: f"{GAP} " if match[0].strip(GAP) else GAP, text)
     if '"' in text or "“" in text or "«" in text or "‘" in text:
         text = _QUOTED.sub(GAP, text)
     text = _BETWEEN.sub(lambda match: match[2] if match[2] in ".!?" else match[1], text)
     return _spaced(_BEFORE.sub("", text) if _MARK_BEHIND.search(text) else text)
-
-
-def _merge_gap(match: re.Match[str]) -> str:
-    return f"{GAP} " if match[0].strip(GAP) else GAP
 
 
 def _bracket(match: re.Match[str]) -> str:
@@ -119,14 +106,13 @@ def _spaced(text: str) -> str:
     pieces: list[str] = []
     position = 0
     for match in _ALONE.finditer(text):
-        preceding = text[position : match.start()]
+        begin, end = match.span()
+        preceding = text[position:begin]
         stripped = preceding.rstrip()
-        words_touch = touch(
-            text[match.start() - 1 : match.start()], text[match.end() : match.end() + 1]
-        )
+        words_touch = touch(text[begin - 1 : begin], text[end : end + 1])
         has_blank = match[1] or len(stripped) < len(preceding) or words_touch
         pieces += (stripped, " " if has_blank else "")
-        position = match.end()
+        position = end
     return "".join((*pieces, text[position:]))
 
 
@@ -225,12 +211,7 @@ def _meant_as_apostrophe(pieces: list[str]) -> int | None:
 
 Formulas = Literal["drop", "latex"]
 
-_DROPPED = (
-    "ref|references|gallery|timeline|score|syntaxhighlight|source|pre|imagemap|hiero|graph|"
-    "templatestyles|inputbox|mapframe|maplink|templatedata|categorytree|math|chem|ce|s|strike|del|"
-    "table|style|script|includeonly|indicator"
-)
-_NAMES = frozenset(_DROPPED.split("|"))
+_NAMES = read_names("dropped elements")
 # A reference with only text, as nearly all are, matches as a whole; of other elements only the
 # opening tag.
 _TAG = re.compile(r"<(?:ref\b[^<>]*>(?:(?<=/>)|[^<]*</ref>)|([a-zA-Z]+)\b[^<>]*>)")
@@ -292,11 +273,7 @@ def _closing(name: str) -> re.Pattern[str]:
 
 
 def left_over(before: str, after: str) -> str:
-    """Return the replacement of text removed between two characters: gap, blank or nothing.
-
-    Args:
-        before, after: adjacent characters; empty at the ends of the text.
-    """
+    """Return what replaces text removed between two characters, or ends: gap, blank or nothing."""
     if before and (before in BEFORE_GAP or before == after == "'"):
         return GAP
     if after.isupper() and before and before in '.!?"':

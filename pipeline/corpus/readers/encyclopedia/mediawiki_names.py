@@ -11,14 +11,24 @@ import functools
 import re
 from pathlib import Path
 
-from cloze.pipeline.corpus.readers.prose import read_lists
+from cloze.pipeline.corpus.readers import prose
 
-_LISTS = read_lists(Path(__file__).with_suffix(".txt"), " | ")
+_LISTS = prose.read_lists(Path(__file__).with_suffix(".txt"), " | ")
 
 
 def read_table(section: str) -> dict[str, str]:
     """Return a section of the data whose entries are a key, a blank and a value."""
     return {key: value for key, _, value in (entry.partition(" ") for entry in _LISTS[section])}
+
+
+def alternatives(section: str) -> str:
+    """Return the entries of a section as the alternatives of a pattern."""
+    return prose.alternatives(_LISTS, section)
+
+
+def read_list(section: str) -> list[str]:
+    """Return the entries of a section of the data in order."""
+    return _LISTS[section]
 
 
 def read_names(section: str) -> frozenset[str]:
@@ -68,12 +78,7 @@ _TITLE = re.compile(
 
 
 def lists_meanings(text: str, more: frozenset[str] = frozenset()) -> bool:
-    """Return True if a page has a disambiguation template or the magic word.
-
-    Args:
-        text: wikitext.
-        more: lower-case names of additional templates.
-    """
+    """Return True if a page has the magic word or a template of disambiguation, `more` included."""
     for opening in set(_OPENING.findall(text)):  # most occur many times
         opening = opening.strip()
         if len(opening) <= _LONGEST_NAME:
@@ -108,15 +113,9 @@ PROSE_OR_LISTS = read_names("sections of prose or of lists")
 
 
 def appended_sections(*languages: str) -> frozenset[str]:
-    """Return the lower-case headings of sections without running text: references, links, notes.
-
-    Args:
-        languages: ISO 639 codes of the headings; if none are given, all known languages.
-    """
-    selected_languages = languages or tuple(APPENDED_SECTIONS)
-    return frozenset(
-        name for language in selected_languages for name in APPENDED_SECTIONS.get(language, ())
-    )
+    """Return lower-case headings of references, links and notes in `languages` (none: all)."""
+    known = languages or tuple(APPENDED_SECTIONS)
+    return frozenset(name for language in known for name in APPENDED_SECTIONS.get(language, ()))
 
 
 _CODE = re.compile(r"([a-z]{2,3})(?:-.*)?")

@@ -38,40 +38,25 @@ _NAMESPACE = re.compile(r"""<namespace\b[^<>]*?\bkey\s*=\s*["'](-?\d{1,6})["'][^
 
 @dataclass(slots=True)
 class Page:
-    """A page of a dump; of several revisions the last.
+    """A page of a dump; of several revisions the last."""
 
-    Attributes:
-        title: title of the page.
-        ns, id, model: as text; empty if missing.
-        text: wikitext.
-        redirect: the element `<redirect>` is present.
-        too_long: the text exceeds the limit; `text` is incomplete.
-    """
-
-    title: str = ""
-    ns: str = ""
+    title: str = ""  # title of the page
+    ns: str = ""  # ns, id and model: as text; empty if missing
     id: str = ""
     model: str = ""
     text: str = ""
-    redirect: bool = False
-    too_long: bool = False
+    redirect: bool = False  # the element `<redirect>` is present
+    too_long: bool = False  # the text exceeds the limit; `text` is incomplete
 
 
 @dataclass(slots=True)
 class Site:
-    """Content of `<siteinfo>`.
+    """Content of `<siteinfo>`."""
 
-    Attributes:
-        names: lower-case namespace names by key.
-        language: language of the wiki.
-        dbname: database name.
-        base: URL of the main page.
-    """
-
-    names: dict[int, set[str]] = field(default_factory=dict)
-    language: str = ""
-    dbname: str = ""
-    base: str = ""
+    names: dict[int, set[str]] = field(default_factory=dict)  # lower-case namespace names by key
+    language: str = ""  # language of the wiki
+    dbname: str = ""  # database name
+    base: str = ""  # URL of the main page
 
 
 class _PageParser:
@@ -146,14 +131,9 @@ class Dump:
 
     Args:
         source: decompressed UTF-8 without byte order mark.
-        tally: counters of the slice.
         limit: maximum characters of a text.
         fragment: bool, True if `source` lacks the beginning of the dump.
         last: bool, True if `source` includes the end of the dump.
-
-    Attributes:
-        site: content of `<siteinfo>`, once the first page is read.
-        count: number of pages started.
     """
 
     def __init__(
@@ -174,8 +154,8 @@ class Dump:
         self._has_gap = False  # bytes were lost since the last page
         self._open: _PageParser | None = None
         self._page_offset = 0
-        self.site = Site()
-        self.count = 0
+        self.site = Site()  # content of `<siteinfo>`, once the first page is read
+        self.count = 0  # number of pages started
 
     def pages(self) -> Iterator[Page]:
         """Yield the readable pages; damage is recorded in the counters."""
@@ -255,11 +235,9 @@ class Dump:
                     self._feed(buffer[position:end])
                     position = end
                 break
-            is_closed = buffer[match.start() + 1] == 0x2F  # a slash
-            page = self._feed(
-                buffer[position : match.end() if is_closed else match.start()], final=True
-            )
-            position = match.end() if is_closed else match.start()
+            end = match.end() if buffer[match.start() + 1] == 0x2F else match.start()  # a slash
+            page = self._feed(buffer[position:end], final=True)
+            position = end
             if page is not None:
                 yield page
             self._open = None

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN, InfoboxField
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import ExtractedPage, Form, plain
 from cloze.pipeline.corpus.readers.encyclopedia.elements import escape_literals, unescape_literals
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import alternatives
 
 MARK = "\ue0fa"
 """Precedes each row of a kept table; alone it marks a dropped table."""
@@ -59,18 +60,15 @@ def table_from_cells(caption: str, raw: list[list[Cell]], form: Form) -> list[st
     width = len(header)
     names = [cell.text for cell in header]
     data_rows = [
-        row
+        [cell.text for cell in row]
         for row in grid
         if row is not header and len(row) <= width and not all(cell.head for cell in row)
     ]
     if form == "markdown":
         lines = [_markdown(names), escape_literals("|" + " --- |" * width)]
-        for row in data_rows:
-            lines.append(_markdown([cell.text for cell in row] + [""] * (width - len(row))))
+        lines += [_markdown(row + [""] * (width - len(row))) for row in data_rows]
     else:
-        lines = [
-            line for row in data_rows if (line := _sentence(names, [cell.text for cell in row]))
-        ]
+        lines = [line for row in data_rows if (line := _sentence(names, row))]
     return [caption, *lines] if caption and lines else lines
 
 
@@ -117,11 +115,8 @@ def _cell(text: str, head: bool) -> Cell:
 
 def _without_attributes(text: str) -> tuple[str, str]:
     attributes, bar, content = text.partition("|")
-    return (
-        (content.strip(), attributes)
-        if bar and _ATTRIBUTES.fullmatch(attributes)
-        else (text.strip(), "")
-    )
+    has_any = bar and _ATTRIBUTES.fullmatch(attributes)
+    return (content.strip(), attributes) if has_any else (text.strip(), "")
 
 
 def _spread(raw: list[list[Cell]]) -> list[list[Cell]]:
@@ -151,36 +146,18 @@ LINES = "; "
 """Separator between the lines of a value and between list items in it."""
 
 _BEGIN = re.compile(r"\{\{[\s_]*([^{}|<>\[\]]{3,80}?)[\s_]*(?=[|}\n<])")
-# Names of such templates: `Infobox settlement`, `Ficha de …`, `Info/…`, `Карточка …`, `Miasto
-# infobox`.
+# `Infobox settlement`, `Ficha de …`, `Info/…`, `Карточка …`, `Miasto infobox`
 _KINDS = re.compile(
-    r"(?:infobo(?:x|ks)|geobox|infocaixa|infotaula|infokutija|faktamall|карточка|картка|基礎情報|صندوق "
-    r"معلومات|جعبه اطلاعات)[\s_/:-]*(?P<kind>.*)"
+    rf"(?:{alternatives('infobox names')})[\s_/:-]*(?P<kind>.*)"
     r"|info/(?P<info>.+)|ficha (?:de )?(?P<ficha>.+)|(?P<before>.+?)[\s_/-]+(?:infobox|bilgi "
-    r"kutusu|정보)"
-    r"|(?P<whole>(?:automatic )?taxobox|(?:sub|infra|hybrid)?speciesbox|chembox|drugbox|virusbox)",
+    r"kutusu|정보)|(?P<whole>(?:automatic )?taxobox|(?:sub|infra|hybrid)?speciesbox|chembox|drugbox|"
+    r"virusbox)",
     re.IGNORECASE,
 )
 _TOKEN = re.compile(r"\{\{|\}\}|\[\[|\]\]|\|")
 _NAME = re.compile(r"[^\n=<>\[\]{}]{1,60}")
-# Names of layout arguments: words of the name, its end, or all of it.
-_LAYOUT = re.compile(
-    r"(?:.*[ -])?(?:images?|img|pictures?|photos?|pic|captions?|alt|maps?|imagesize|mapsize|"
-    r"pushpin|legend|colou?r[12]?|bgcolou?r|fgcolou?r|style|"
-    r"class|align|label position|footnotes?|refs?|references?|embed|child|module|nocat|autocat|"
-    r"collapsed?|demo|bodystyle)(?:[ -].*)?|"
-    r".*(?:colou?r|caption)\d?|(?:.* )?(?:image|map|img|flag|seal|logo|coat|sign|signature|cover)[ "
-    r"-]?(?:size|width|height|upright|type|link)|"
-    r"legenda|bild|bildgröße|imagem|imagen|изображение|подпись|ширина|légende|taille image",
-    re.IGNORECASE,
-)
-# Layout values: files, sizes, colours, switches (but `N` is the north).
-_SETTING = re.compile(
-    r"(?i:[^\n]*\.(?:jpe?g|png|svg|gif|tiff?|webp|xcf|djvu|pdf|og[gva]|webm|mid|wav|flac)|(?:\d+ "
-    r"?x? ?)?\d* ?px|#[0-9a-f]{3,8}|"
-    r"yes|no|on|off|true|false|auto|default|inline|title|none|left|right|center|collapsed|oui|non|"
-    r"sí|sim|ja|nein|да|нет)|y|n"
-)
+_LAYOUT = re.compile(alternatives("infobox layout"), re.IGNORECASE)
+_SETTING = re.compile(rf"(?i:{alternatives('infobox settings')})|y|n")  # but `N` is the north
 _LINE_BREAK = re.compile(r"<br\b[^<>]*>|</?(?:li|div|p|ul|ol)\b[^<>]*>", re.IGNORECASE)
 _LINE = re.compile(rf"\n\s*\n|\n(?=[ \t]*[*#:;{MARK}])")
 _ITEM = re.compile(r"^(?!#[0-9a-fA-F]{3,8}$)[*#:;]+\s*")  # but not a colour
@@ -198,21 +175,13 @@ def collect_infoboxes(text: str, inline: Callable[[str], str], page: ExtractedPa
     Args:
         text: the page without comments, references and other non-text elements.
         inline: function from wikitext to the text that the page shows.
-        page: result of the page.
     """
     for box, name, value in _arguments(text, 0):
         add_field(box, name, _lines(inline(_LINE_BREAK.sub("\n\n", value))), page)
 
 
 def add_field(box: str, name: str, lines: list[str], page: ExtractedPage) -> None:
-    """Add a field, if it is about the subject.
-
-    Args:
-        box: type of the box; may be empty.
-        name: name in the source.
-        lines: lines of the value.
-        page: result of the page.
-    """
+    """Add a field of a box of a type, which may be empty, if it is about the subject."""
     name = " ".join(plain(name.replace("_", " ")).split()).strip(" :•·")
     value = ""
     for line in filter(_HAS_CONTENT.search, lines):

@@ -14,6 +14,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import GAP, PHONES, esc
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
     ENGLISH_NAMES,
     GERMAN_NAMES,
+    read_list,
     read_names,
     read_table,
 )
@@ -174,12 +175,7 @@ def height(arguments: Arguments, keywords: Keywords) -> str:
 
 
 ROMAN = re.compile("[IVXLCDM]+")
-_MONTHS_FR = (
-    "janvier février mars avril mai juin juillet août septembre octobre novembre décembre".split()
-)
-_MONTHS_UK = (
-    "січня лютого березня квітня травня червня липня серпня вересня жовтня листопада грудня".split()
-)
+_MONTHS_FR, _MONTHS_UK = read_list("months fr"), read_list("months uk")
 _ENDINGS = {"ère": "re", "ème": "e"}
 
 
@@ -213,9 +209,7 @@ def period(arguments: Arguments, keywords: Keywords, text: str = "") -> str:
     centuries = _two_centuries(arguments)
     if len(centuries) < 2:
         return century(arguments, keywords, text)
-    words = [
-        word for word in arguments if word not in ("", "e", "er") and not ROMAN.fullmatch(word)
-    ]
+    words = [one for one in arguments if one not in ("", "e", "er") and not ROMAN.fullmatch(one)]
     separator = "–" if first(words) in ("", "-", "–") else words[0]
     return f"{centuries[0]} {separator} {centuries[1]} {text}"
 
@@ -229,15 +223,19 @@ def century_es(arguments: Arguments, keywords: Keywords) -> str:
 
 def century_ca(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{segle|XIII|s}}` as `segle XIII`, `{{segle|IV|-}}` as `segle IV aC`."""
-    number = first(arguments)
-    return f"segle {number}{' aC' if '-' in arguments[1:] else ''}" if number else ""
+    return _century("segle", arguments, "aC", "-")
 
 
 def century_pt(arguments: Arguments, keywords: Keywords) -> str:
     """Render `{{séc|XIX}}` as `século XIX`, `{{séc|I|AC}}` as `século I a.C.`."""
+    return _century("século", arguments, "a.C.", "a.C.", "AC")
+
+
+def _century(word: str, arguments: Arguments, era: str, *marks: str) -> str:
+    """Return a century, with its era if one of the marks follows its number."""
     number = first(arguments)
-    is_bc = "a.C." in arguments[1:] or "AC" in arguments[1:]
-    return f"século {number}{' a.C.' if is_bc else ''}" if number else ""
+    is_before = not set(marks).isdisjoint(arguments[1:])
+    return f"{word} {number}{f' {era}' * is_before}" if number else ""
 
 
 def date_fr(arguments: Arguments, keywords: Keywords) -> str:
@@ -319,8 +317,6 @@ def by_name(name: str, shown: str, text: str, language: str) -> str | None:
     Args:
         name: lower-case name.
         shown: name as typed.
-        text: first argument.
-        language: language of the wiki.
     """
     if language == "fr":
         if not text and name in _INDICATED:

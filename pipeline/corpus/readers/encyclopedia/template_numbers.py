@@ -10,19 +10,13 @@ import re
 import unicodedata
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
-from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import read_table
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import read_list, read_table
 
 Arguments = list[str]
 Keywords = dict[str, str]
 
-_MONTHS = (
-    "January February March April May June July August September October November December".split()
-)
-_MONTH_NUMBERS = {
-    name[:length].lower(): number
-    for number, name in enumerate(_MONTHS, 1)
-    for length in (3, len(name))
-}
+_MONTHS = read_list("months en")
+_MONTH_NAMES = {key.lower(): name for name in _MONTHS for key in (name[:3], name)}
 _NUMBER = re.compile(
     r"[−–-]?\d[\d,]*(?:\.\d+)?(?:[+/⁄]{1,2}\d+)*(?:e[−+-]?\d+)?(?:[-–]\d[\d,.]*)?|[−-]?\.\d+"
 )
@@ -42,14 +36,7 @@ _SYMBOLS = read_table("unit symbols")
 _CURRENCIES = read_table("currencies")
 _WORDED = re.compile(r"[^\W\d_]{3,}")
 _POWERS = {3: "thousand", 6: "million", 9: "billion", 12: "trillion"}
-_SEQUENCES = {
-    "mi": ("yd", "ch", "ft", "furlong"),
-    "yd": ("ft", "in"),
-    "ft": ("in",),
-    "st": ("lb",),
-    "lb": ("oz",),
-    "hand": ("in",),
-}  # 5 ft 8 in
+_SEQUENCES = {unit: smaller.split() for unit, smaller in read_table("smaller units").items()}
 _SEPARATORS = {
     **dict.fromkeys("de es it nl id tr da el ca ro sl hr sr vi".split(), "."),
     **dict.fromkeys("fr pt ru uk pl cs sk sv fi no nb nn hu bg et lv lt".split(), " "),
@@ -121,11 +108,7 @@ _EXPONENT = re.compile(r"[−–+-]?\d+")
 
 
 def power(arguments: Arguments, keywords: Keywords, text: str = "") -> str:
-    """Render `{{e|24}}` as `× 10^24`, in the digits of the exponent.
-
-    Args:
-        text: what the template says without a number, in languages where it is an ending.
-    """
+    """Render `{{e|24}}` as `× 10^24` in the digits of the exponent; without number, `text`."""
     exponent = html.unescape(next(filter(None, arguments), ""))
     if _EXPONENT.fullmatch(exponent):
         return f" × {in_script('10', exponent)}^{exponent}"
@@ -199,9 +182,7 @@ def convert(arguments: Arguments, keywords: Keywords, language: str = "en") -> s
     In languages other than English a non-ASCII word between two numbers is a range, and units are
     symbols.
     """
-    suffix = next(
-        (argument for argument in arguments if argument[:1] == "-" and argument[1:2].isalpha()), ""
-    )
+    suffix = next((one for one in arguments if one[:1] == "-" and one[1:2].isalpha()), "")
     tokens = [token for argument in arguments for token in _split_range(argument)]
     words: list[str] = []
     while tokens and _NUMBER.fullmatch(tokens[0]):
@@ -246,7 +227,7 @@ def _month(text: str) -> str:
     """Return `6`, `06`, `June` or `Jun` as `June`; empty if no month."""
     if text.isdigit():
         return _MONTHS[int(text) - 1] if 1 <= int(text) <= 12 else ""
-    return _MONTHS[_MONTH_NUMBERS[text.lower()] - 1] if text.lower() in _MONTH_NUMBERS else ""
+    return _MONTH_NAMES.get(text.lower(), "")
 
 
 def date(arguments: Arguments, keywords: Keywords, language: str = "en") -> str:
@@ -284,12 +265,8 @@ def as_of(arguments: Arguments, keywords: Keywords) -> str:
         keywords.get("alt")
         or f"{opening} {date(arguments, date_options)}{keywords.get('post', '')}"
     )
-    lower_case = keywords.get("lc") or keywords.get("lc_text")
-    return (
-        text[0].lower() + text[1:]
-        if lower_case and lower_case.lower() not in ("n", "no", "off")
-        else text
-    )
+    lower_case = keywords.get("lc") or keywords.get("lc_text") or "no"
+    return text if lower_case.lower() in ("n", "no", "off") else text[0].lower() + text[1:]
 
 
 def fraction(arguments: Arguments, keywords: Keywords) -> str:

@@ -27,7 +27,11 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     escape_literals,
     touch,
 )
-from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import ENGLISH_NAMES, read_names
+from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import (
+    ENGLISH_NAMES,
+    alternatives,
+    read_names,
+)
 from cloze.pipeline.corpus.readers.encyclopedia.template_functions import by_name, first, labelled
 from cloze.pipeline.corpus.readers.encyclopedia.template_numbers import (
     Arguments,
@@ -41,35 +45,17 @@ _DATA = Path(__file__).with_name("templates.txt")
 _PREFIXES = read_names("template namespaces")
 _SECTION = re.compile(r"\[([a-z-]+|[*:])\]")
 _PRONUNCIATION = "!phones"
-_CONSTANTS = {
-    "!silent": GAP,
-    _PRONUNCIATION: PHONES,
-    "!nothing": "",
-    "!hole": HOLE_TEMPLATE,
-}
+_CONSTANTS = {"!silent": GAP, _PRONUNCIATION: PHONES, "!nothing": "", "!hole": HOLE_TEMPLATE}
 
-# Families of names, in any language, whose removal loses no words.
-_BEGINNINGS = re.compile(
-    r"(?:cite|citation|vcite|sfn|harv|efn|refn|notelist|reflist|refbegin|refend|"
-    r"ref |infobox|taxobox|navbox|pp-|use |"
-    r"main(?:$| )|see also|authority|#tag:ref|flagicon|flagdeco|subst:|defaultsort|displaytitle|"
-    r"webarchive|"
-    r"citar? |cytuj|cituj|ref-[a-z]{2,3}$|portal |refimprove|inflation[-/]fn|audio[- ]icon)"
-)
-_ENDINGS = re.compile(
-    r".* (?:needed|inline|icon|source\??|span|required|begin|end|stub|box)|.*(?:-inline|-stub|"
-    r"[?？؟])|.*(?:verification|verify|citation|footnote|disputed).*"
-)
+_BEGINNINGS = re.compile(f"(?:{alternatives('silent template beginnings')})")
+_ENDINGS = re.compile(alternatives("silent template endings"))
 _DATED = re.compile(r"\s*(?:date|datum|fecha|дата|تاريخ|data)\s*=")
 PHONETIC = re.compile(r"ipac?-.*|(?:ipa|lfe|xpa)-.*")
 
 _NAMED = re.compile(r"\s*[\w -]{1,30}\s*")
 _LANGUAGE = re.compile(r"lang-([a-z]{2,3})(?:-[a-z-]+)?\d?")
 _FOREIGN_CODE = re.compile(r"[a-z]{2,3}")
-_COMPUTED = re.compile(
-    r"#|population|metadata|metadaten|einwohner|data |inflation|age|alter|wikidata|current|local|"
-    r"page|site|number|first |last |digits|year|str "
-)
+_COMPUTED = re.compile(alternatives("computed templates"))
 _PLAIN_WORD = re.compile(r"[^\W\d_]{2,}")
 _NO_WORDS = re.compile(
     r"\.(?:ogg|oga|wav|mp3|jpe?g|png|gif|svg|webm|pdf)\b|https?:|www\.|[=<>{}\[\]]", re.IGNORECASE
@@ -113,7 +99,6 @@ def render(content: str, language: str = "en", line: str = "", after: str = "") 
 
     Args:
         content: text between the braces, with inner templates rendered.
-        language: language of the wiki.
         line: text before the template on its line; empty at the beginning.
         after: following character; empty at the end.
     """
@@ -295,9 +280,7 @@ def _tables() -> tuple[dict[str, dict[str, str]], dict[str, str]]:
         aliases, arrow, pattern = line.partition(" => ")
         names += [name.strip() for name in aliases.split(" | ")]
         if arrow:
-            pattern = (
-                pattern.replace("␣ ", " ").replace(" ␣", " ").replace("␣", " ").replace("⏎", "\n")
-            )
+            pattern = re.sub("␣ | ?␣", " ", pattern).replace("⏎", "\n")
             if not pattern.isalnum() and "{" not in pattern and pattern[0] not in "!|":
                 pattern = escape_literals(pattern)  # no markup, whatever is beside
             current.update(dict.fromkeys(names, pattern))

@@ -21,7 +21,13 @@ import orjson
 from cloze.pipeline.corpus.document import PLACEHOLDER, Document, escape_markup
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.provenance import wiki
-from cloze.pipeline.corpus.readers.base import FileReader, ReadCounters, Slice, file_patterns
+from cloze.pipeline.corpus.readers.base import (
+    Documents,
+    FileReader,
+    ReadCounters,
+    Slice,
+    file_patterns,
+)
 from cloze.pipeline.corpus.readers.encyclopedia.elements import without_padding
 from cloze.pipeline.corpus.readers.plain_text import read_lines
 from cloze.pipeline.corpus.readers.prose import has_finite_verb, reads_as_prose, reads_as_statement
@@ -56,9 +62,7 @@ class WikiextractorReader(FileReader):
     kind = "wikiextractor"
     patterns = ("wiki_*", *file_patterns(".json", ".jsonl"))
 
-    def read(
-        self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters
-    ) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -> Documents:
         """Yield the documents of a file; those that are not UTF-8 are quarantined.
 
         A file that ends inside a document is damaged.
@@ -116,7 +120,9 @@ class WikiextractorReader(FileReader):
                     yield start, b"\n".join([*lines, b""]), title, document_id, attributes["url"]
                 attributes = None
                 if data.startswith(b"<doc "):
-                    attributes = _attributes(data)
+                    pairs = _ATTRIBUTE.findall(data.decode("utf-8", "replace"))
+                    values = {name: html.unescape(value) for name, value in pairs}
+                    attributes = defaultdict(str, values)
                     lines, size, start, has_documents = [], 0, line.offset + line.size + 1, True
                 elif line.data is None:
                     tally.read(line.size)
@@ -137,11 +143,6 @@ class WikiextractorReader(FileReader):
 
 def _unfinished(attributes: defaultdict[str, str]) -> str:
     return f"the file ends inside document {attributes['id']!r}"
-
-
-def _attributes(line: bytes) -> defaultdict[str, str]:
-    pairs = _ATTRIBUTE.findall(line.decode("utf-8", "replace"))
-    return defaultdict(str, {name: html.unescape(value) for name, value in pairs})
 
 
 def _json(line: bytes, offset: int, tally: ReadCounters) -> Iterator[_Raw]:
@@ -181,11 +182,8 @@ def _paragraphs(text: str, title: str, url: str, tally: ReadCounters) -> Iterato
         if _BRACKETS.search(line):
             line = _AFTER_OPENING.sub("", _EMPTY_BRACKETS.sub("", line))
         line = without_padding(line).strip()
-        if (
-            reads_as_prose(line)
-            or (len(line) > 80 and line.endswith(":"))
-            or reads_as_statement(line)
-        ):
+        leads = len(line) > 80 and line.endswith(":")
+        if reads_as_prose(line) or leads or reads_as_statement(line):
             yield line
         elif line:
             tally.drop_lines("fragment")

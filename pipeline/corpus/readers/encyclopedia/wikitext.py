@@ -221,11 +221,8 @@ class WikitextParser(ArticleRules):
                 open_frames[stack[-1].kind] -= 1
                 _abandon(stack)
             open_frames[opening] -= 1
-            _close(
-                stack,
-                self._template if opening == "{{" else self._table,
-                text[position : position + 1],
-            )
+            resolve = self._template if opening == "{{" else self._table
+            _close(stack, resolve, text[position : position + 1])
         stack[-1].pieces.append(text[position:])
         while len(stack) > 1:
             _abandon(stack)
@@ -265,11 +262,8 @@ class WikitextParser(ArticleRules):
         return templates.render(content, self.language, line, after)
 
     def _table(self, content: str, line: str, after: str) -> str:
-        rows = (
-            tables.table_from_wikitext(content, self.kept_tables)
-            if self.kept_tables != "drop"
-            else []
-        )
+        is_kept = self.kept_tables != "drop"
+        rows = tables.table_from_wikitext(content, self.kept_tables) if is_kept else []
         return "".join(f"\n{tables.MARK}{row}" for row in rows or [""]) + "\n"
 
     def _paragraphs(self, text: str) -> ExtractedPage:

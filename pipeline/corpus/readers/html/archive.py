@@ -7,12 +7,10 @@ beginning, in bounded memory, by every slice; only the members of the slice are 
 
 from __future__ import annotations
 
-import lzma
 import re
 import sys
 import tarfile
 import zipfile
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import IO, Any, cast
@@ -27,6 +25,7 @@ from cloze.pipeline.corpus.readers.records import get_nested
 from cloze.pipeline.corpus.readers.streams import (
     FREE_BYTES,
     MAXIMUM_RATIO,
+    ZIP_ERRORS,
     ByteSource,
     CorruptStreamError,
     unpacked,
@@ -35,17 +34,6 @@ from cloze.pipeline.corpus.readers.streams import (
 MOST_SLICES = 8  # per file; each slice decompresses the file from its beginning
 _BLOCK = 1 << 16  # bytes read at once; the maximum lost before damage
 IS_TAR = re.compile(rb".{257}ustar[\0 ]", re.DOTALL)
-# unknown compression methods raise NotImplementedError, encrypted files RuntimeError
-_ZIP_ERRORS = (
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    OSError,
-    ValueError,
-    NotImplementedError,
-    RuntimeError,
-)
 
 
 def cut(file_slice: Slice) -> list[Slice]:
@@ -56,11 +44,7 @@ def cut(file_slice: Slice) -> list[Slice]:
 
 
 class UnpackedStream:
-    """Decompressed bytes of a file, with the position in the compressed file.
-
-    Args:
-        file_slice: slice with its span.
-    """
+    """Decompressed bytes of a file, with the position in the compressed file."""
 
     def __init__(self, file_slice: Slice) -> None:
         self._handle = storage.open_input(file_slice.path)
@@ -116,7 +100,7 @@ def zip_members(handle: IO[bytes], begin: int, end: int) -> Iterator[tuple[str, 
     """
     try:
         archive = zipfile.ZipFile(handle)
-    except _ZIP_ERRORS as error:
+    except ZIP_ERRORS as error:
         if begin:
             return
         message = f"the archive's directory, at its end, cannot be read ({cause_of(error)})"
@@ -141,7 +125,7 @@ def _zip_reader(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> Callable[[i
                 return data
             reason = "bomb"
             sentence = f"unpacks to more than {MAXIMUM_RATIO} times its size; no text does"
-        except _ZIP_ERRORS as error:
+        except ZIP_ERRORS as error:
             sentence = f"cannot be unpacked ({cause_of(error)})"
         message = f"the archive's file {entry.filename} {sentence}"
         raise CorruptStreamError(reason, message, entry.header_offset)
@@ -199,40 +183,23 @@ _MAY_MEAN = re.compile("""dmbox|mw:PageProp/disambiguation|id=["']?disambig""")
 
 
 class NotAnArticleError(Exception):
-    """A record lacks the fields of an article; `field` is missing or of the wrong type."""
-
-    def __init__(self, field: str, sentence: str) -> None:
-        super().__init__(sentence)
-        self.field = field
+    """A record lacks a field of an article, or its type is wrong."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Article:
-    """A page and its metadata; unknown fields are empty.
+    """A page and its metadata; unknown fields are empty."""
 
-    Attributes:
-        id: id of the page; empty for HTML files.
-        title: title of the page.
-        html: the page.
-        wikitext: source text of the page.
-        namespace: namespace key, 0 for articles.
-        language: ISO 639 code.
-        wiki: database name, such as `enwiki`.
-        url: address of the page.
-        licence: SPDX name; alternatives are joined by OR.
-        templates: names of templates used, without their namespace.
-    """
-
-    id: str = ""
-    title: str = ""
+    id: str = ""  # id of the page; empty for HTML files
+    title: str = ""  # title of the page
     html: str
-    wikitext: str = ""
-    namespace: int = 0
-    language: str = ""
-    wiki: str = ""
-    url: str = ""
-    licence: str = ""
-    templates: tuple[str, ...] = ()
+    wikitext: str = ""  # source text of the page
+    namespace: int = 0  # namespace key, 0 for articles
+    language: str = ""  # ISO 639 code
+    wiki: str = ""  # database name, such as `enwiki`
+    url: str = ""  # address of the page
+    licence: str = ""  # SPDX name; alternatives are joined by OR
+    templates: tuple[str, ...] = ()  # names of templates used, without their namespace
 
 
 def of_record(record: Mapping[str, Any]) -> Article:
@@ -248,9 +215,9 @@ def of_record(record: Mapping[str, Any]) -> Article:
     html = get_nested(record, "article_body.html")
     name, number = record.get("name"), record.get("identifier")
     if not isinstance(html, str):
-        raise NotAnArticleError("article_body.html", "has no HTML in its field article_body.html")
+        raise NotAnArticleError("has no HTML in its field article_body.html")
     if not isinstance(name, str) or not isinstance(number, (int, str)):
-        raise NotAnArticleError("name", "has no name and identifier")
+        raise NotAnArticleError("has no name and identifier")
     namespace = get_nested(record, "namespace.identifier")
     wikitext = get_nested(record, "article_body.wikitext")
     templates = record.get("templates")
@@ -310,7 +277,6 @@ def reason(article: Article, root: Any, more: frozenset[str], is_read: bool) -> 
     """Return why a page is not an article; None if it is one.
 
     Args:
-        article: the page.
         root: lxml element, the root of its HTML.
         more: lower-case names of additional templates that mark disambiguation pages.
         is_read: bool, True if the page's namespace is read.

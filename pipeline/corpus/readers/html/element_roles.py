@@ -84,11 +84,7 @@ def _by_attributes(element: Any, attributes: Any) -> Role | None:
     if attributes.get("role") in _BOX_ROLES and element.tag != "main":
         return "box"
     style = attributes.get("style")
-    if (
-        style is not None
-        and _HIDDEN.search(style)
-        and "mwe-math" not in attributes.get("class", "")
-    ):
+    if style and _HIDDEN.search(style) and "mwe-math" not in attributes.get("class", ""):
         return "dropped"
     classes = attributes.get("class")
     if classes is None:
@@ -161,13 +157,12 @@ def collect(element: Any, lines: Callable[[Any], list[str]], page: ExtractedPage
     Args:
         element: lxml element of the box.
         lines: function from an element to the lines of its text.
-        page: result to which the fields are added.
     """
     if not _CLASS.search(element.get("class", "")):
         return
     kinds = map(kind_of, TEMPLATE.findall(element.get("data-mw") or ""))
     box = next(filter(None, kinds), "")
-    parent_name = ""
+    parent = ""
     for row in element.iter("tr"):
         row_cells = [cell for cell in row if cell.tag in ("th", "td")]
         if not row_cells:
@@ -177,11 +172,9 @@ def collect(element: Any, lines: Callable[[Any], list[str]], page: ExtractedPage
         is_th = row_cells[0].tag == "th"
         is_header = _HEADER.search(row_cells[0].get("class", "")) is not None
         if len(row_cells) == 1 or (is_th and is_header):
-            parent_name = name if is_th or is_header else parent_name
+            parent = name if is_th or is_header else parent
         elif len(row_cells) == 2 and 0 < len(name) <= _LONGEST_NAME:
-            full_name = (
-                f"{parent_name}, {name.strip('•·-– ')}" if is_subrow and parent_name else name
-            )
+            full_name = f"{parent}, {name.strip('•·-– ')}" if is_subrow and parent else name
             value = [line_of(escape_literals(line)) for line in lines(row_cells[1])]
             add_field(box, escape_literals(full_name), value, page)
-            parent_name = parent_name if is_subrow else name
+            parent = parent if is_subrow else name

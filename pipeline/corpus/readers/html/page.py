@@ -59,9 +59,8 @@ def parse(text: str) -> Any:
         root = etree.fromstring(text.replace("\0", "").encode("utf-8", "replace"), parser)
     except etree.XMLSyntaxError:
         return None
-    if any(
-        entry.type_name == "ERR_RESOURCE_LIMIT" for entry in parser.error_log.filter_from_fatals()
-    ):
+    fatal = parser.error_log.filter_from_fatals()
+    if any(entry.type_name == "ERR_RESOURCE_LIMIT" for entry in fatal):
         raise TooDeep
     return root
 
@@ -108,12 +107,7 @@ class HtmlExtractor(ArticleRules):
 
 
 class _TreeWalk:
-    """Conversion of one page.
-
-    Args:
-        rules: extractor with the rules of the pages.
-        flat: bool, True for the text of one element, such as a cell, as lines without blocks.
-    """
+    """Conversion of one page or, if `flat`, of one element, such as a cell, without blocks."""
 
     def __init__(self, rules: HtmlExtractor, flat: bool = False) -> None:
         self._rules, self._flat = rules, flat

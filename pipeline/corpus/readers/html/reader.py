@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import posixpath
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -18,14 +17,14 @@ import orjson
 from cloze.pipeline.corpus.document import Document, escape_markup, replace_surrogates
 from cloze.pipeline.corpus.provenance import wiki
 from cloze.pipeline.corpus.readers.base import (
-    HEAD_BYTES,
     IN_ARCHIVES,
+    Documents,
     FileReader,
     ReadCounters,
     Slice,
     file_patterns,
+    find_type,
     has_expected_type,
-    kind_of,
 )
 from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import lowered
@@ -56,9 +55,7 @@ class HtmlReader(FileReader):
     def cut(self, file_slice: Slice) -> list[Slice]:
         return archive.cut(file_slice)
 
-    def read(
-        self, file_slice: Slice, options: WikipediaOptions, tally: ReadCounters
-    ) -> Iterator[Document]:
+    def read(self, file_slice: Slice, options: WikipediaOptions, tally: ReadCounters) -> Documents:
         """Yield the articles of a file or slice; unreadable lines are recorded by number."""
         with contextlib.closing(archive.UnpackedStream(file_slice)) as source:
             reading = _Reading(file_slice, options, tally, source)
@@ -84,16 +81,19 @@ class _Reading:
         self._has_origin = False  # of the dump's wiki
         self.has_pages = False
 
-    def documents(self) -> Iterator[Document]:
-        head, source = peek(as_utf8(self._source), HEAD_BYTES)
+    def documents(self) -> Documents:
+        head, source = peek(as_utf8(self._source))
         try:
             if archive.IS_TAR.match(head):
-                yield from self._archive(source)
+                for name, size, content in archive.tar_members(source):
+                    if self._source.side > 0:
+                        return
+                    yield from self._member(name, size, content)
             elif head.startswith(_ZIP):
                 yield from self._zip()
             elif not head.strip() or not has_expected_type(head, self._tally):
                 source.read(1)  # raises on damage
-            elif kind_of(head)[0] != "an HTML page" and head.lstrip()[:1] in (b"{", b"["):
+            elif find_type(head)[0] != "an HTML page" and head.lstrip()[:1] in (b"{", b"["):
                 yield from self._lines(source, "")
             else:
                 yield from self._page(source, "", self._slice.size)
@@ -105,20 +105,14 @@ class _Reading:
         if not self._source.side:
             self._tally.record_damage(reason, sentence, offset=offset)
 
-    def _archive(self, source: ByteSource) -> Iterator[Document]:
-        for name, size, content in archive.tar_members(source):
-            if self._source.side > 0:
-                return
-            yield from self._member(name, size, content)
-
-    def _zip(self) -> Iterator[Document]:
+    def _zip(self) -> Documents:
         for name, size, content in zip_members(*self._source.file()):
             try:
                 yield from self._member(name, size, content)
             except CorruptStreamError as error:  # of this member alone
                 self._record_damage(error.reason, str(error), offset=error.offset)
 
-    def _member(self, name: str, size: int, content: ByteSource) -> Iterator[Document]:
+    def _member(self, name: str, size: int, content: ByteSource) -> Documents:
         is_hidden = posixpath.basename(name).startswith(".")
         lower_name = "" if is_hidden else name.lower()
         if lower_name.endswith(_LINES):
@@ -130,7 +124,7 @@ class _Reading:
         else:
             self._tally.counters[IN_ARCHIVES] += 1
 
-    def _lines(self, source: ByteSource, name: str) -> Iterator[Document]:
+    def _lines(self, source: ByteSource, name: str) -> Documents:
         """Yield the articles of a file with one per line."""
         lines = read_lines(source, self._options.maximum_document_bytes, self._record_damage)
         for number, line in enumerate(lines, 1):
@@ -147,7 +141,7 @@ class _Reading:
             if self._tally.counters["quarantined/other_wiki"]:
                 return
 
-    def _record(self, line: Line, number: int, name: str) -> Iterator[Document]:
+    def _record(self, line: Line, number: int, name: str) -> Documents:
         location = f"line {number:,}" + (f" of {name}" if name else "")
         if line.data is None:
             self._tally.drop_too_long(line.size, location, offset=line.offset, inner=name)
@@ -180,7 +174,7 @@ class _Reading:
             return
         yield from self._article(article)
 
-    def _page(self, source: ByteSource, name: str, size: int) -> Iterator[Document]:
+    def _page(self, source: ByteSource, name: str, size: int) -> Documents:
         """Yield the document of a file that is one page."""
         self.has_pages = True
         limit = self._options.maximum_document_bytes
@@ -201,7 +195,7 @@ class _Reading:
         if root is not None:
             yield from self._document(archive.of_page(text, root), name, root)
 
-    def _article(self, article: Article) -> Iterator[Document]:
+    def _article(self, article: Article) -> Documents:
         """Yield the document of a Wikimedia Enterprise record."""
         project = mediawiki_names.project(article.wiki, article.url)
         if not self._options.namespaces_to_read(project):
@@ -228,7 +222,7 @@ class _Reading:
             self._tally.drop("empty")
         return root
 
-    def _document(self, article: Article, name: str, root: Any) -> Iterator[Document]:
+    def _document(self, article: Article, name: str, root: Any) -> Documents:
         from cloze.pipeline.corpus.readers.html import page
 
         project = mediawiki_names.project(article.wiki, article.url if article.wiki else "")

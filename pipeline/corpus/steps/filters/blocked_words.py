@@ -46,15 +46,11 @@ class BlockedWordsOptions(CorpusOptions):
 
 @dataclass(frozen=True, slots=True)
 class WordList:
-    """A list of blocked words, prepared for searching.
+    """A list of blocked words, prepared for searching."""
 
-    Attributes:
-        phrases: first word of a phrase -> the possible remaining words; () for single words.
-        parts: texts in scripts without spaces, which match anywhere.
-    """
-
+    # first word of a phrase -> the possible remaining words; () for single words
     phrases: dict[str, tuple[tuple[str, ...], ...]]
-    parts: tuple[str, ...]
+    parts: tuple[str, ...]  # texts in scripts without spaces, which match anywhere
 
     @classmethod
     def of(cls, lines: list[str]) -> WordList:

@@ -32,15 +32,7 @@ END_MARKS = (".", "?", "!", '"')
 # Line ends in other languages; C4 itself is English. Closing quotation marks count because its `"`
 # does.
 OTHER_END_MARKS = (*OTHER_SCRIPTS, ETHIOPIC_STOP, "」", "』", "”", "’", "»", "«", "“")
-POLICY = (
-    "terms of use",
-    "privacy policy",
-    "cookie policy",
-    "uses cookies",
-    "use of cookies",
-    "use cookies",
-)
-
+_POLICY = re.compile("terms of use|(?:privacy|cookie) policy|(?:uses|use of|use) cookies")
 _CITATION = re.compile(r"\[\d*\]|\[edit\]|\[citation needed\]")
 
 
@@ -80,7 +72,6 @@ def apply_c4(document: Document, *, language: str = "en", end_marks: bool = True
     `[1]`, `[edit]` and `[citation needed]` are removed from lines.
 
     Args:
-        document: cleaned document.
         language: its language; languages other than English add their own end marks.
         end_marks: drop lines without an end mark.
     """
@@ -101,7 +92,7 @@ def apply_c4(document: Document, *, language: str = "en", end_marks: bool = True
                 reason = "c4_javascript"
             elif "{" in line:
                 return CleaningResult(None, "c4_bracket", tuple(removed))
-            elif any(phrase in lower for phrase in POLICY):
+            elif _POLICY.search(lower):
                 reason = "c4_policy"
         if reason is None:
             retained.append(line)

@@ -53,15 +53,16 @@ BULLETS = (*"•‣⁃◦∙·●○■□▪▫►▶➢❖✓*", "- ", "– ",
 _ELLIPSES = ("...", "…")
 _ALPHABETIC = re.compile(r"[^\W\d_]")
 
-STOP_WORDS = {
-    name: tuple(words) for name, words in read_lists(Path(__file__).with_suffix(".txt")).items()
-}
+STOP_WORDS = read_lists(Path(__file__).with_suffix(".txt"))
 
 
-class GopherQualityOptions(CorpusOptions):
-    """Options of MassiveText's quality filter."""
+class GopherOptions(CorpusOptions):
+    """Options of MassiveText's filters."""
 
-    web: ClassVar[Mapping[str, Any]] = {"gopher_quality": True}
+    web: ClassVar[Mapping[str, Any]] = {"gopher_quality": True, "gopher_repetition": True}
+
+    gopher_repetition: bool = False
+    """MassiveText rules on repeated lines and n-grams; on with --preset web."""
 
     gopher_quality: bool = False
     """MassiveText rules on words, symbols, bullets and stop words; on with --preset web."""
@@ -94,10 +95,8 @@ def gopher_quality(document: Document, *, language: str = "en") -> str | None:
     if sum(line.endswith(_ELLIPSES) for line in lines) > MAXIMUM_ELLIPSIS_LINES * len(lines):
         return "gopher_ellipsis"
     odd = [word for word in words if not word[0].isalpha()]
-    if (
-        count - sum(_ALPHABETIC.search(word) is None for word in odd)
-        < MINIMUM_ALPHABETIC_WORDS * count
-    ):
+    lettered = count - sum(_ALPHABETIC.search(word) is None for word in odd)
+    if lettered < MINIMUM_ALPHABETIC_WORDS * count:
         return "gopher_alphabetic"
     if spaced and language in STOP_WORDS:
         known = set(words)
@@ -123,7 +122,7 @@ def _is_word_length(words: list[str]) -> bool:
     return MINIMUM_MEAN_LENGTH <= mean <= MAXIMUM_MEAN_LENGTH
 
 
-def _build_quality(options: GopherQualityOptions) -> StepFunction | None:
+def _build_quality(options: GopherOptions) -> StepFunction | None:
     fallback = options.fallback_language
 
     def reason_of(document: Document) -> str | None:
@@ -135,7 +134,7 @@ def _build_quality(options: GopherQualityOptions) -> StepFunction | None:
 
 
 QUALITY = CleaningStep(
-    options=GopherQualityOptions, build=_build_quality, settings={"gopher_": "gopher_quality"}
+    options=GopherOptions, build=_build_quality, settings={"gopher_": "gopher_quality"}
 )
 
 
@@ -145,15 +144,6 @@ MAXIMUM_DUPLICATE_LINES = 0.30
 MAXIMUM_DUPLICATE_LINE_CHARACTERS = 0.20
 MAXIMUM_TOP = {2: 0.20, 3: 0.18, 4: 0.16}
 MAXIMUM_DUPLICATE = {5: 0.15, 6: 0.14, 7: 0.13, 8: 0.12, 9: 0.11, 10: 0.10}
-
-
-class GopherRepetitionOptions(CorpusOptions):
-    """Options of MassiveText's repetition filter."""
-
-    web: ClassVar[Mapping[str, Any]] = {"gopher_repetition": True}
-
-    gopher_repetition: bool = False
-    """MassiveText rules on repeated lines and n-grams; on with --preset web."""
 
 
 def gopher_repetition(document: Document) -> str | None:
@@ -184,10 +174,8 @@ def _line_reason(lines: tuple[str, ...]) -> str | None:
 def _ngram_reason(words: list[str]) -> str | None:
     import numpy as np
 
-    numbers: dict[str, int] = {}
-    ids = np.fromiter(
-        (numbers.setdefault(word, len(numbers)) for word in words), np.int64, len(words)
-    )
+    known: dict[str, int] = {}
+    ids = np.fromiter((known.setdefault(word, len(known)) for word in words), np.int64, len(words))
     lengths = np.fromiter(map(len, words), np.int64, len(words))
     ends = np.concatenate(([0], np.cumsum(lengths)))
     characters = int(ends[-1])
@@ -235,14 +223,12 @@ def _covered(starts: I64, n: int, lengths: I64) -> int:
     return int(lengths[np.cumsum(steps[:-1]) > 0].sum())
 
 
-def _build_repetition(options: GopherRepetitionOptions) -> StepFunction | None:
-    if not options.gopher_repetition:
-        return None
-    return restrict_to_sources(options.web_sources, drop_if(gopher_repetition))
-
-
 REPETITION = CleaningStep(
-    options=GopherRepetitionOptions,
-    build=_build_repetition,
+    options=GopherOptions,
+    build=lambda options: (
+        restrict_to_sources(options.web_sources, drop_if(gopher_repetition))
+        if options.gopher_repetition
+        else None
+    ),
     settings=dict.fromkeys(("gopher_duplicate", "gopher_top"), "gopher_repetition"),
 )

@@ -130,7 +130,6 @@ def keep_language(document: Document, languages: Set[str], minimum: float) -> Cl
     """Set the document's language; drop documents in other or uncertain languages.
 
     Args:
-        document: cleaned document.
         languages: ISO 639 codes; others are dropped as `other_language`. Empty: any language.
         minimum: minimum probability; documents below are dropped as `language_uncertain`.
     """

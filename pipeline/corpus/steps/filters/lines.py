@@ -28,7 +28,7 @@ from cloze.pipeline.corpus.document import (
     is_unmarked,
 )
 from cloze.pipeline.corpus.options import CorpusOptions
-from cloze.pipeline.corpus.readers.prose import read_lists
+from cloze.pipeline.corpus.readers.prose import alternatives, read_lists
 from cloze.pipeline.corpus.steps.base import (
     CleaningResult,
     CleaningStep,
@@ -55,12 +55,11 @@ _LISTS = read_lists(Path(__file__).with_suffix(".txt"), "\t")
 
 def _rules(kind: str) -> dict[str, re.Pattern[str]]:
     """Return the pattern of each reason; see lines.txt."""
-    rules = {}
-    for section, patterns in _LISTS.items():
-        if section.startswith(f"{kind} "):
-            text = re.sub("<([A-Z]+)>", lambda match: _LISTS[match[1]][0], "|".join(patterns))
-            rules[section.removeprefix(f"{kind} ")] = re.compile(text)
-    return rules
+    return {
+        section.removeprefix(f"{kind} "): re.compile(alternatives(_LISTS, section))
+        for section in _LISTS
+        if section.startswith(f"{kind} ")
+    }
 
 
 _INSIDE, _WHOLE = _rules("inside"), _rules("whole")
@@ -91,13 +90,14 @@ def remove_boilerplate(document: Document) -> CleaningResult:
     return remove_paragraphs(document, boilerplate_reason)
 
 
-def _build_boilerplate(options: BoilerplateOptions) -> StepFunction | None:
-    if not options.boilerplate:
-        return None
-    return restrict_to_sources(options.web_sources, remove_boilerplate)
-
-
-BOILERPLATE = CleaningStep(options=BoilerplateOptions, build=_build_boilerplate)
+BOILERPLATE = CleaningStep(
+    options=BoilerplateOptions,
+    build=lambda options: (
+        restrict_to_sources(options.web_sources, remove_boilerplate)
+        if options.boilerplate
+        else None
+    ),
+)
 
 
 MINIMUM_WORDS = 6  # of a paragraph
