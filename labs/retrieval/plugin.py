@@ -27,9 +27,7 @@ PLUGIN = Plugin(
             ),
         },
         "stages": {
-            "index": Row(
-                f"{_LAB}.index_stage:STAGE", before="vocab", stands_for=("vectors.corpus",)
-            ),
+            "index": Row(f"{_LAB}.stages:INDEX", before="vocab", stands_for=("vectors.corpus",)),
             "entities": Row(f"{_LAB}.stages:ENTITIES", command=False, before="vocab"),
         },
         "tools": {

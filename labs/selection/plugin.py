@@ -23,12 +23,10 @@ PLUGIN = Plugin(
             ),
         },
         "stages": {
-            "vectors": Row(f"{_LAB}.embed_corpus_stage:STAGE", command=False, before="entities"),
-            "semdedup": Row(
-                f"{_LAB}.semantic_stage:STAGE", before="entities", stands_for=("corpus",)
-            ),
+            "vectors": Row(f"{_LAB}.stages:VECTORS", command=False, before="entities"),
+            "semdedup": Row(f"{_LAB}.stages:SEMDEDUP", before="entities", stands_for=("corpus",)),
         },
-        "tools": {"filter": Row(f"{_LAB}.quality_filter_stage:STAGE", before="explain")},
+        "tools": {"filter": Row(f"{_LAB}.stages:FILTER", before="explain")},
         "steps": {"learned": Row(f"{_LAB}.learned:STEP", before="blocked_words")},
         "headings": {
             name: Row(f"{_LAB}.commands:{attribute}")

@@ -18,7 +18,7 @@ from cloze.model.families.hub_format import TASK_ROWS, Row, same
 from cloze.model.families.key_map import Drop, KeyMap
 
 if TYPE_CHECKING:
-    from cloze.labs.seq2seq.model import Seq2SeqModel
+    from cloze.labs.seq2seq.decoder import Seq2SeqModel
     from cloze.model.layers.heads import Pooler
     from cloze.pipeline.tokenizer.special import SpecialTokens
 

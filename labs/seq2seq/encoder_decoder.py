@@ -17,7 +17,7 @@ from cloze.model.families.hub_format import HubFormat
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from cloze.labs.seq2seq.model import Seq2SeqModel
+    from cloze.labs.seq2seq.decoder import Seq2SeqModel
     from cloze.model.layers.encoder import EncoderLayer
     from cloze.pipeline.tokenizer.special import SpecialTokens
 
@@ -141,9 +141,8 @@ def build(
     """
     from torch import nn
 
-    from cloze.labs.seq2seq.decoder import CrossAttention, DecoderIds, EncoderDecoder
-    from cloze.labs.seq2seq.model import Seq2SeqModel
-    from cloze.labs.seq2seq.relative_bias import RelativeBias
+    from cloze.labs.seq2seq.decoder import CrossAttention, DecoderIds, EncoderDecoder, Seq2SeqModel
+    from cloze.labs.seq2seq.kv_cache import RelativeBias
     from cloze.model.layers.attention import SelfAttention
     from cloze.model.layers.cpu import Linear
     from cloze.model.layers.embeddings import Embeddings

@@ -21,22 +21,18 @@ PLUGIN = Plugin(
     name="seq2seq",
     summary="Encoder-decoders that write a text: T5, BART, the Transformer, RAG.",
     rows={
-        "families": {
-            "t5": Row("cloze.labs.seq2seq.t5"),
-            "bart": Row("cloze.labs.seq2seq.bart"),
-            "transformer": Row("cloze.labs.seq2seq.transformer"),
-        },
+        "families": {name: Row(f"{LAB}.{name}") for name in ("t5", "bart", "transformer")},
         "objectives": {
             name: Row(f"{LAB}.denoising:{attribute(name)}", before="distillation")
             for name in OBJECTIVES
         },
-        "task_kinds": {"text-to-text": Row("cloze.labs.seq2seq.tasks:KIND", before="tagging")},
-        "tasks": {name: Row(f"{LAB}.tasks:{attribute(name)}") for name in TASKS},
-        "verbs": {"generate": Row("cloze.labs.seq2seq.verb:VERB")},
-        "tools": {"generate": Row("cloze.labs.seq2seq.verb:STAGE")},
+        "task_kinds": {"text-to-text": Row(f"{LAB}.stages:TASK_KIND", before="tagging")},
+        "tasks": {name: Row(f"{LAB}.stages:{attribute(name)}") for name in TASKS},
+        "verbs": {"generate": Row(f"{LAB}.stages:VERB")},
+        "tools": {"generate": Row(f"{LAB}.stages:STAGE")},
         "commands": {
             "generate": Row(
-                "cloze.labs.seq2seq.command:GENERATE",
+                f"{LAB}.command:GENERATE",
                 help="Continue a text, or write one for it (encoder-decoder).",
             )
         },

@@ -23,7 +23,7 @@ from cloze.model.families.key_map import Drop, KeyMap
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cloze.labs.seq2seq.model import Seq2SeqModel
+    from cloze.labs.seq2seq.decoder import Seq2SeqModel
     from cloze.model.layers.heads import Pooler
 
 

@@ -16,7 +16,7 @@ from cloze.model.families.config import ModelConfig, Probability, Size
 from cloze.model.families.key_map import Drop, KeyMap
 
 if TYPE_CHECKING:
-    from cloze.labs.seq2seq.model import Seq2SeqModel
+    from cloze.labs.seq2seq.decoder import Seq2SeqModel
     from cloze.model.layers.heads import Pooler
 
 

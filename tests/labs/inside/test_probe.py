@@ -15,10 +15,9 @@ from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.flows.cli import main
-from cloze.labs.inside.layer_stages import PROBE, ProbeConfig
-from cloze.labs.inside.layers import token_states
-from cloze.labs.inside.probe_spans import Spans, sampled, spans_of, word_states
-from cloze.labs.inside.probe_training import Probes, fit, standardize
+from cloze.labs.inside.probe import token_states
+from cloze.labs.inside.probes import Probes, Spans, fit, sampled, spans_of, standardize, word_states
+from cloze.labs.inside.stages import PROBE, ProbeConfig
 from cloze.model import checkpoint
 from cloze.model.families.models import load_backbone
 from cloze.model.tasks.encode import encode_words
