@@ -46,7 +46,7 @@ PLUGIN = Plugin(
         },
         "verbs": {"neighbours": Row(f"{_LAB}.stages:NEIGHBOURS")},
         "headings": {
-            name: Row(f"{_LAB}.section:{name.upper()}")
+            name: Row(f"{_LAB}.commands:{name.upper()}")
             for name in ("prune", "heads", "probe", "layers")
         },
         "report_sections": {"inside": Row(f"{_LAB}.commands:SECTION")},

@@ -16,8 +16,7 @@ from cloze.core.stages.execution import Execution
 from cloze.labs.retrieval.passages import Passage, best
 from cloze.labs.retrieval.search import SMOOTHING, CorpusAnswers, Reading, Search, Searcher
 from cloze.labs.retrieval.stages import AnswerCorpusConfig, SearchConfig
-from cloze.labs.selection.stages import STAGE as VECTORS
-from cloze.labs.selection.stages import VectorsConfig
+from cloze.labs.selection.stages import VECTORS, VectorsConfig
 from cloze.labs.serving.predictors import QuestionAnsweringPipeline
 from cloze.labs.vectors import vectors_file_name
 from cloze.model import checkpoint

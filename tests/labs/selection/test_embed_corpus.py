@@ -17,8 +17,7 @@ from cloze.core.stages.execution import Execution
 from cloze.flows.graph.stages import executable
 from cloze.labs.selection.embed_corpus import windows_of
 from cloze.labs.selection.stages import SEMDEDUP as STAGE
-from cloze.labs.selection.stages import STAGE as VECTORS
-from cloze.labs.selection.stages import SemDedupConfig, VectorsConfig
+from cloze.labs.selection.stages import VECTORS, SemDedupConfig, VectorsConfig
 from cloze.labs.vectors import SCALE, read_vectors
 from cloze.model.use.embed import EmbeddingPipeline
 from tests.pipeline.corpus.corpora import rows, write_corpus
