@@ -40,7 +40,7 @@ _OBJECTIVES = {
     "relations": "cloze.model.objectives.losses:RELATIONS",
 }
 OBJECTIVES: Table[Objective] = Table("objectives", "objective", _OBJECTIVES, ("objectives",))
-CAUSAL = "clm"
+CAUSAL, MASKED = "clm", ("mlm", "mntp")  # ways to train a head that fills masks, also together
 
 # Tensors, and logits that are not computed yet (`cloze.model.layers.cross_entropy`).
 Outputs = Mapping[str, Any]
@@ -122,12 +122,6 @@ def objectives(names: Iterable[str]) -> tuple[Objective, ...]:
     return tuple(map(OBJECTIVES.find, names))
 
 
-def fills_masks(name: str) -> bool:
-    """Return whether an objective trains a head that fills masks, by rows with masks."""
-    own = OBJECTIVES.find(name)
-    return (own.head, own.reads, own.needs_teacher) == ("masked_lm", "masked", False)
-
-
 def transform_of(
     names: Sequence[str], model: ModelConfig, info: DatasetInfo, tokenizer: str, seed: int
 ) -> RowTransform | None:
@@ -148,7 +142,7 @@ def share_left_to_right(names: Iterable[str], causal_share: float | None = None)
     """
     if CAUSAL not in names:
         return 0.0
-    if not any(map(fills_masks, names)):
+    if set(MASKED).isdisjoint(names):
         return 1.0
     return 0.5 if causal_share is None else causal_share
 
@@ -220,7 +214,9 @@ def trained_heads(
         causal_share: share of samples that were read left to right; of mixed objectives it is part
             of the entry, since a held-out loss depends on it.
     """
-    prediction_names = [name for name in names if name == CAUSAL or fills_masks(name)]
+    prediction_names = [
+        own.name for own in objectives(names) if own.head == "masked_lm" and not own.needs_teacher
+    ]
     if model.is_encoder_decoder:
         return {**model.heads, "seq2seq": {"objectives": list(names)}}
     if not prediction_names or tuple(prediction_names) == prediction_objectives(model.heads):
@@ -274,10 +270,10 @@ def _check_ways(names: Sequence[str], model: ModelConfig, teacher: ModelConfig |
     if teacher is not None:
         raise UsageError(f"objective ({shifted[0]}) knows no teacher; leave --teacher out")
     others = [name for name in names if name != CAUSAL]
-    if len(others) > 1 or not all(map(fills_masks, others)):
+    if len(others) > 1 or not set(others) <= set(MASKED):
         raise UsageError(
-            f"objectives ({', '.join(names)}) cannot be combined; use {CAUSAL} alone, or with mlm "
-            f"or mntp"
+            f"objectives ({', '.join(names)}) cannot be combined; use {CAUSAL} alone, or with "
+            f"one of {' and '.join(MASKED)}"
         )
 
 
