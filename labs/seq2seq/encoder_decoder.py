@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from cloze.labs.seq2seq.decoder import Seq2SeqModel
     from cloze.model.layers.encoder import EncoderLayer
+    from cloze.model.layers.heads import Pooler
     from cloze.pipeline.tokenizer.special import SpecialTokens
 
 
@@ -87,6 +88,13 @@ def check_start(config: Mapping[str, Any]) -> None:
         raise DataError(
             f"decoder_start_token_id ({start}) must be pad_token_id ({pad}); use another model"
         )
+
+
+def build_pooler(config: ModelConfig) -> Pooler:
+    """Build a dense layer on the decoder's last state (transformers' `BartClassificationHead`)."""
+    from cloze.model.layers.heads import LastPooler
+
+    return LastPooler(config.hidden_size)
 
 
 NO_CLASS = "transformers has no such class that reads the decoder's states"
