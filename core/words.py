@@ -93,9 +93,6 @@ UNSPACED_LETTER = re.compile(f"[{IDEOGRAPHS}{CLUSTERS}][{_MARKS}]*")
 
 _LETTERS_APART = re.compile(f"({UNSPACED_LETTER.pattern})")
 
-UNSPACED_RUN = re.compile(f"([{IDEOGRAPHS}{CLUSTERS}][{IDEOGRAPHS}{CLUSTERS}{_MARKS}]*)")
-"""A run of such letters."""
-
 _SQUARE = re.compile(f"[{IDEOGRAPHS}\u1100-\u115f\uac00-\ud7a3\uff01-\uff60]+")
 MAY_BE_UNSPACED = re.compile("[^\x00-\u0dff\u10a0-\u177f\u1e00-\u2fff\uac00-\uf8ff]")
 """A class that is fast to search for: letters of scripts without spaces, and some others."""
