@@ -7,12 +7,12 @@ from typing import Any
 import click
 
 from cloze.flows.commands.base.field_options import field_options
-from cloze.flows.commands.base.options import complete_targets, emit, json_option
+from cloze.flows.commands.base.options import Placement, complete_targets, emit, json_option
 from cloze.labs.serving.limits import Limits
 from cloze.labs.serving.verbs import served
 from cloze.labs.serving.worker import ServingConfig
 
-COMPUTING = ("device", "precision")
+_COMPUTED = {name: Placement("Computation") for name in ("device", "precision")}
 
 
 @click.command()
@@ -70,13 +70,14 @@ def serve(models: tuple[str, ...], verbs: tuple[str, ...], as_json: bool, **opti
         port=port,
         allowed=list(filter(None, allowed.split(","))),
         examples={name: verb.examples for name, verb in known.items()},
-        limits=Limits(**{name: own for name, own in given.items() if name not in COMPUTING}),
-        config={name: given[name] for name in COMPUTING if name in given},
+        limits=Limits(**{name: own for name, own in given.items() if name not in _COMPUTED}),
+        config={name: given[name] for name in _COMPUTED if name in given},
         verbs=by_name,
     )
 
 
-serve.params[-1:-1] = [
-    *field_options(ServingConfig, "", {}, {}, lambda name: name in COMPUTING),
-    *field_options(Limits, "", {}, {}),
-]  # in front of --json
+_PLACED = {name: Placement("Limits") for name in Limits.model_fields}
+serve.params[-1:-1] = [  # in front of --json
+    *field_options(ServingConfig, "", _COMPUTED, {}, lambda name: name in _COMPUTED),
+    *field_options(Limits, "", _PLACED, {}),
+]
