@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cloze.core.errors import DataError
+from cloze.core.errors import DataError, UsageError
 from cloze.model.families.config import ModelConfig, Probability
 from cloze.model.families.hub_format import HubFormat
 
@@ -104,6 +104,19 @@ class Seq2SeqFormat(HubFormat):
     """Hugging Face format of an encoder-decoder; classes read the last state of the decoder."""
 
     refused = dict.fromkeys(("classifier", "span", "token_classifier", "choice"), NO_CLASS)
+
+    def to_config(
+        self, model: ModelConfig, heads: Mapping[str, Any], task: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """See `HubFormat.to_config`; raises UsageError for a model that reads passages."""
+        from cloze.labs.seq2seq.rag import RETRIEVAL
+
+        if RETRIEVAL in (task or {}):
+            raise UsageError(
+                "this checkpoint reads passages of an index, and has no Hugging Face form; use it "
+                "by `cloze generate`"
+            )
+        return super().to_config(model, heads, task)
 
     def probe(
         self, model: Any, heads: Mapping[str, Any], pieces: str, batch: dict[str, Tensor]

@@ -21,7 +21,18 @@ from tests.conftest import REPOSITORY
 
 CORE = ("core", "pipeline", "model", "flows")
 WORDS = {
-    *("salient", "retrieval", "rag", "realm", "elmo", "bilm", "submission", "paper", "plm", "xlnet"),
+    *(
+        "salient",
+        "retrieval",
+        "rag",
+        "realm",
+        "elmo",
+        "bilm",
+        "submission",
+        "paper",
+        "plm",
+        "xlnet",
+    ),
     *("bart", "seq2seq", "denoising", "semdedup", "speedrun", "trainjob", "kubectl", "treebank"),
     *("glove", "word2vec", "fasttext", "bm25", "serving", "rollout", "rewind"),
 }
@@ -80,7 +91,13 @@ def test_the_words_of_the_labs_are_in_no_identifier_of_the_core() -> None:
     assert not found()
 
 
-NAMED = ("families", "objectives", "masking_rules", "recipes")  # tables whose rows have rare names
+NAMED = (
+    "families",
+    "objectives",
+    "masking_rules",
+    "recipes",
+    "companions",
+)  # tables whose rows have rare names
 
 
 def test_the_core_asks_for_no_row_of_a_lab() -> None:
