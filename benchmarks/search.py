@@ -120,7 +120,7 @@ def questions_of(path: Path) -> list[tuple[str, list[str]]]:
 
 def answer(reader: str, index: str, questions: list[tuple[str, list[str]]], passages: int) -> None:
     """Print exact match, F1, and the share of questions with an answer in a retrieved passage."""
-    from cloze.labs.retrieval.answer import CorpusAnswers
+    from cloze.labs.retrieval.search import CorpusAnswers
     from cloze.labs.retrieval.stages import AnswerCorpusConfig
     from cloze.model.tasks.metrics import answer_f1, exact_match, normalize_answer
 

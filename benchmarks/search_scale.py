@@ -23,8 +23,9 @@ from benchmarks.search import questions_of, timing
 from cloze.core import arrow, random_keys
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.stages.execute import execute
-from cloze.labs.retrieval.index_stage import STAGE, IndexConfig
 from cloze.labs.retrieval.passages import PassageIndex
+from cloze.labs.retrieval.stages import INDEX as STAGE
+from cloze.labs.retrieval.stages import IndexConfig
 from cloze.labs.vectors import quantize, vectors_batch, vectors_file_name
 from cloze.pipeline.corpus.files.shards import CorpusShards, read_shard
 

@@ -1,14 +1,15 @@
-"""Parts of ELMo's bidirectional language model: words from characters, LSTM layers, softmax.
+"""ELMo's bidirectional language model: words from characters, LSTM layers, softmax, objective.
 
-Peters et al., "Deep contextualized word representations", 2018, sections 3.2 and 3.4; sizes and
-details from allenai/bilm-tf, bilm/training.py. Each direction has half of the width: the first half
-of a state has read the words before, the second half those after.
+Peters et al., "Deep contextualized word representations", 2018, sections 3.1, 3.2 and 3.4; sizes
+and details from allenai/bilm-tf, bilm/training.py. Each direction has half of the width: the first
+half of a state has read the words before, the second half those after.
 
 Shapes: B batch, L length, D model, P = D / 2 one direction, V vocabulary, C characters of a word.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -16,15 +17,18 @@ from typing import Any, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from cloze.model.families.pretraining import encode
 from cloze.model.layers.attention import gather_positions
-from cloze.model.layers.batch import Batch, unmask
+from cloze.model.layers.batch import IGNORE_INDEX, Batch, unmask
 from cloze.model.layers.cpu import Dropout, Linear
-from cloze.model.layers.cross_entropy import VocabularyHead
+from cloze.model.layers.cross_entropy import VocabularyHead, flat, summed_cross_entropy
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
+from cloze.model.objectives import Objective, Outputs
+from cloze.model.objectives.losses import next_tokens
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 # torch's own loop runs these LSTMs on a CPU, at a similar speed
@@ -246,3 +250,40 @@ class BiLmModel(nn.Module):
         ahead, behind = hidden.chunk(2, dim=-1)
         logits = {"forward_logits": self.bilm(ahead), "backward_logits": self.bilm(behind)}
         return {"hidden": hidden, **logits}
+
+
+UNKNOWN = 1  # id of [UNK] in word vocabularies (`cloze.pipeline.vocab.trainers`)
+
+
+def bilm_loss(outputs: Outputs, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return the mean of the forward and the backward loss, of every pair of adjacent words.
+
+    Args:
+        outputs: `forward_logits` and `backward_logits`, float [B, L, S]; position t predicts words
+            t + 1 and t - 1. Words from S on are predicted as [UNK].
+        batch: masks are undone, and padding is ignored.
+    """
+    ids, real = unmask(batch), next_tokens(batch)
+    total, correct = [], []
+    for name, words, edge in (
+        ("forward_logits", ids[:, 1:], (0, 1)),
+        ("backward_logits", ids[:, :-1], (1, 0)),
+    ):
+        logits = flat(outputs[name])
+        size = logits.shape[-1] if isinstance(logits, Tensor) else len(logits.weight)
+        words = torch.where(words < size, words, UNKNOWN)
+        labels = pad(words.masked_fill(~real, IGNORE_INDEX), edge, value=IGNORE_INDEX)
+        loss, hits = summed_cross_entropy(logits, labels.flatten())
+        total.append(loss)
+        correct.append(hits)
+    return (total[0] + total[1]) / 2, (correct[0] + correct[1]) // 2
+
+
+BILM = Objective(
+    name="bilm",
+    targets=next_tokens,
+    loss=bilm_loss,
+    random_loss=math.log,
+    head="bilm",
+    reads="causal",
+)

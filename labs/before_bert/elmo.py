@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from cloze.core.config import UnionTag
+from cloze.labs.before_bert.static import build_pooler as build_pooler
 from cloze.model.families.config import ModelConfig, Size
 
 if TYPE_CHECKING:
     from cloze.labs.before_bert.bilm import BiLmModel
-    from cloze.model.layers.heads import MeanState
 
 
 class ElmoConfig(ModelConfig):
@@ -119,9 +119,3 @@ def build_model(config: ElmoConfig) -> BiLmModel:
     words = config.predicted_vocab_size
     head = BiLmHead(size, words, every_word=words == config.vocab_size)
     return BiLmModel(BiLmEncoder(embeddings, layers), head)
-
-
-def build_pooler(config: ModelConfig) -> MeanState:
-    from cloze.model.layers.heads import MeanState
-
-    return MeanState()

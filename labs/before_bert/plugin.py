@@ -16,7 +16,7 @@ PLUGIN = Plugin(
         },
         "stages": {
             "static-vectors": Row(
-                f"{_LAB}.static_stage:STAGE", before="dataset", stands_for=("finetune.checkpoint",)
+                f"{_LAB}.stages:STAGE", before="dataset", stands_for=("finetune.checkpoint",)
             )
         },
         "headings": {"static-vectors": Row(f"{_LAB}.commands:HEADINGS")},
@@ -24,7 +24,7 @@ PLUGIN = Plugin(
             "elmo": Row(f"{_LAB}.elmo"),
             "static": Row(f"{_LAB}.static"),
         },
-        "objectives": {"bilm": Row(f"{_LAB}.bilm_objective:BILM", before="distillation")},
-        "vocabularies": {"words": Row(f"{_LAB}.words:KIND")},
+        "objectives": {"bilm": Row(f"{_LAB}.bilm:BILM", before="distillation")},
+        "vocabularies": {"words": Row(f"{_LAB}.stages:WORDS")},
     },
 )

@@ -22,8 +22,8 @@ from cloze.core.artifacts.artifact import TRAIN
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64
 from cloze.core.stages.stage import CHECKPOINT, BuildContext, Reporter, StageResult
+from cloze.labs.before_bert.stages import StaticVectorsConfig
 from cloze.labs.before_bert.static import StaticConfig
-from cloze.labs.before_bert.static_stage import StaticVectorsConfig
 from cloze.model import checkpoint
 from cloze.model.tasks.files import corpus_shards, write_json
 from cloze.pipeline import tokenizer

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cloze.core.errors import UsageError
 from cloze.core.humanize import an
-from cloze.labs.inside.attention_config import AttentionConfig
+from cloze.labs.inside.stages import AttentionConfig
 from cloze.model import checkpoint
 from cloze.model.data.batch import move
 from cloze.model.families.config import prediction_objectives

@@ -17,15 +17,17 @@ from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.labs.inside.attention import AttentionReader
 from cloze.labs.inside.head_statistics import (
+    ALL,
     KINDS,
     PADDING,
     POSITIONAL,
     HeadStatistics,
+    ParsingHeads,
+    Sentence,
     TokenRows,
+    read_treebank,
 )
-from cloze.labs.inside.heads_config import HeadsConfig
-from cloze.labs.inside.parsing_heads import ALL, ParsingHeads
-from cloze.labs.inside.treebank import Sentence, read_treebank
+from cloze.labs.inside.stages import HeadsConfig
 from cloze.model.data.batch import collate
 from cloze.model.data.shards import RowTable
 from cloze.model.layers.layout import PaddedLayout

@@ -14,7 +14,7 @@ import numpy as np
 
 from cloze.core.errors import DataError, UsageError
 from cloze.core.humanize import an
-from cloze.labs.inside.neighbours_config import NeighboursConfig
+from cloze.labs.inside.stages import NeighboursConfig
 from cloze.model import checkpoint
 from cloze.model.tasks.files import documents
 from cloze.model.train.precision import placement

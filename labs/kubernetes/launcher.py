@@ -41,6 +41,9 @@ INDEX = "batch.kubernetes.io/job-completion-index"  # label of a pod: its node n
 ENDED = ("Complete", "Failed")  # conditions of a TrainJob that has ended
 POD_OF = "jobset.sigs.k8s.io/jobset-name"  # label of a pod: its JobSet, named like the TrainJob
 
+PLAIN = ("Error", "Completed")  # reasons of an end that say nothing
+
+Completed = subprocess.CompletedProcess[str]
 log = logging.getLogger(__name__)
 
 
@@ -56,11 +59,12 @@ class KubernetesLauncher(AgentLauncher):
                 "launcher kubernetes needs kubectl, which is not on this machine; install it and "
                 "point it at the cluster"
             )
-        allowed = _kubectl("auth", "can-i", "create", KIND, f"--namespace={settings.namespace}")
+        space = settings.namespace
+        allowed = _kubectl("auth", "can-i", "create", KIND, f"--namespace={space}")
         if allowed.stdout.strip() == "no":
             raise UsageError(
-                f"you may not create TrainJobs in namespace {settings.namespace} of the cluster;"
-                f" ask for that, or name another"
+                f"you may not create TrainJobs in namespace {space} of the cluster; ask for that, "
+                f"or name another"
             )
         if allowed.returncode:
             raise UsageError(
@@ -128,21 +132,15 @@ class _TrainJob:
         """See `AgentGroup`. Pods are marked, or their TrainJob suspended, before SIGTERM."""
         self._last_poll = 0.0
         self._poll()
-        return self._was_suspended or any(
-            condition.get("type") == "DisruptionTarget" and condition.get("status") == "True"
-            for pod in self._pods.values()
-            for condition in _conditions(pod)
-        )
+        marked = any(_true(pod, "DisruptionTarget") for pod in self._pods.values())
+        return self._was_suspended or marked
 
     def exited(self) -> Mapping[int, tuple[int, str]]:
         self._poll()
         if self._fault is not None:
             return dict.fromkeys(range(self._launch.nodes), (1, self._fault))
-        return {
-            node: _end(pod)
-            for node, pod in self._pods.items()
-            if _phase(pod) in ("Failed", "Succeeded")
-        }
+        ended = ("Failed", "Succeeded")
+        return {node: _end(pod) for node, pod in self._pods.items() if _phase(pod) in ended}
 
     def stop(self) -> None:
         """Delete the TrainJob: pods get SIGTERM and their grace period. Retries until accepted."""
@@ -163,9 +161,7 @@ class _TrainJob:
         if self._deleted or time.monotonic() < self._last_poll + POLL_SECONDS:
             return
         self._last_poll = time.monotonic()
-        job = _kubectl(
-            "get", KIND, self.name, f"--namespace={self._options.namespace}", "--output=json"
-        )
+        job = _get(self.name, self._options.namespace)
         if job.returncode:
             # its pods have their grace period to save
             if _is_deleted(job) and _pods(self.name, self._options.namespace) == []:
@@ -174,31 +170,18 @@ class _TrainJob:
                 )
             return
         resource = json.loads(job.stdout)
-        failures = [
-            condition
-            for condition in _conditions(resource)
-            if condition.get("type") == "Failed" and condition.get("status") == "True"
-        ]
+        failures = _true(resource, "Failed")
         if (pods := _pods(self.name, self._options.namespace)) is not None:
             self._pods = _by_node(pods)
             self._has_run |= any(_phase(pod) == "Running" for pod in pods)
         self._was_suspended |= self._has_run and bool(resource["spec"].get("suspend"))
         if failures and not self._pods:
-            self._fault = (
-                f"cloze: TrainJob {self.name} failed: "
-                f"{failures[0].get('message') or failures[0].get('reason')}"
-            )
+            reason = failures[0].get("message") or failures[0].get("reason")
+            self._fault = f"cloze: TrainJob {self.name} failed: {reason}"
 
     def _delete_others(self) -> None:
-        selector = f"{ARTIFACT}={artifact_label(self._launch.artifact)}"
-        result = _kubectl(
-            "delete",
-            KIND,
-            f"--namespace={self._options.namespace}",
-            f"--selector={selector}",
-            "--ignore-not-found",
-            "--wait=true",
-        )
+        selector = f"--selector={ARTIFACT}={artifact_label(self._launch.artifact)}"
+        result = _delete(selector, self._options.namespace, wait=True)
         if result.returncode:
             raise ClozeError(
                 f"an earlier TrainJob of {self._launch.artifact} cannot be deleted "
@@ -206,10 +189,14 @@ class _TrainJob:
             )
 
 
-def _delete(name: str, namespace: str) -> subprocess.CompletedProcess[str]:
-    return _kubectl(
-        "delete", KIND, name, f"--namespace={namespace}", "--ignore-not-found", "--wait=false"
-    )
+def _delete(which: str, namespace: str, wait: bool = False) -> Completed:
+    """Delete a TrainJob by its name, or those of a `--selector=`."""
+    how = ("--ignore-not-found", f"--wait={str(wait).lower()}")
+    return _kubectl("delete", KIND, which, f"--namespace={namespace}", *how)
+
+
+def _get(name: str, namespace: str, output: str = "json") -> Completed:
+    return _kubectl("get", KIND, name, f"--namespace={namespace}", f"--output={output}")
 
 
 def _pods(name: str, namespace: str) -> list[dict[str, Any]] | None:
@@ -230,12 +217,9 @@ def living(path: str) -> tuple[str, str] | None:
     for file in reversed(storage.list_names(directory)):
         metadata = yaml.safe_load(storage.read_text(storage.join(directory, file)))["metadata"]
         name, namespace = str(metadata["name"]), str(metadata["namespace"])
-        job = _kubectl("get", KIND, name, f"--namespace={namespace}", "--output=json")
+        job = _get(name, namespace)
         if job.returncode == 0:
-            if not any(
-                condition.get("type") in ENDED and condition.get("status") == "True"
-                for condition in _conditions(json.loads(job.stdout))
-            ):
+            if not _true(json.loads(job.stdout), *ENDED):
                 return name, namespace
         elif not _is_deleted(job):
             raise ClozeError(
@@ -249,15 +233,10 @@ def living(path: str) -> tuple[str, str] | None:
 def cancel(path: str, train_job: tuple[str, str], report: Callable[[str], None]) -> dict[str, Any]:
     """Delete a TrainJob that no process follows; return the same as `cancel_requests.cancel`."""
     name, namespace = train_job
-    patience = (
-        Execution.model_validate(
-            Job.read(storage.join(path, LOGS, JOB)).execution
-        ).scheduler_grace_seconds
-        + COMMAND_SECONDS
-    )
+    execution = Execution.model_validate(Job.read(storage.join(path, LOGS, JOB)).execution)
     report(f"TrainJob {name} is deleted; its pods have their grace period to save a checkpoint")
-    deadline = time.monotonic() + patience
-    while not _is_deleted(_kubectl("get", KIND, name, f"--namespace={namespace}", "--output=name")):
+    deadline = time.monotonic() + execution.scheduler_grace_seconds + COMMAND_SECONDS
+    while not _is_deleted(_get(name, namespace, "name")):
         result = _delete(name, namespace)
         if time.monotonic() > deadline:
             raise ClozeError(
@@ -272,7 +251,7 @@ def cancel(path: str, train_job: tuple[str, str], report: Callable[[str], None])
     return cancel_result(path)
 
 
-def _is_deleted(result: subprocess.CompletedProcess[str]) -> bool:
+def _is_deleted(result: Completed) -> bool:
     """Check whether kubectl reports that the object does not exist."""
     return result.returncode != 0 and ("NotFound" in result.stderr or "not found" in result.stderr)
 
@@ -294,6 +273,12 @@ def _phase(pod: Mapping[str, Any]) -> str:
 def _conditions(resource: Mapping[str, Any]) -> list[dict[str, Any]]:
     conditions: list[dict[str, Any]] = resource.get("status", {}).get("conditions") or []
     return conditions
+
+
+def _true(resource: Mapping[str, Any], *types: str) -> list[dict[str, Any]]:
+    """Return the conditions of these types that hold."""
+    own = _conditions(resource)
+    return [one for one in own if one.get("type") in types and one.get("status") == "True"]
 
 
 def _statuses(pod: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -321,19 +306,15 @@ def _end(pod: Mapping[str, Any]) -> tuple[int, str]:
         terminated = container.get("state", {}).get("terminated") or {}
         code = int(terminated.get("exitCode", code))
         reasons += [terminated.get("reason"), terminated.get("message")]
-    return code, ": ".join(
-        str(reason) for reason in reasons if reason and reason not in ("Error", "Completed")
-    )
+    return code, ": ".join(str(own) for own in reasons if own not in (None, "", *PLAIN))
 
 
 def _words(stderr: str) -> str:
-    return (
-        "; ".join(line.removeprefix("error: ").strip() for line in stderr.strip().splitlines()[-2:])
-        or "it gave no reason"
-    )
+    lines = (line.removeprefix("error: ").strip() for line in stderr.strip().splitlines()[-2:])
+    return "; ".join(lines) or "it gave no reason"
 
 
-def _kubectl(*arguments: str, content: str = "") -> subprocess.CompletedProcess[str]:
+def _kubectl(*arguments: str, content: str = "") -> Completed:
     return run_command("kubectl", *arguments, content=content)
 
 

@@ -58,22 +58,13 @@ def points(rows: Sequence[RowPoints], x_label: str, y_label: str) -> str:
         for number, row in enumerate(rows):
             colour = plots.CYCLE[number % len(plots.CYCLE)]
             x = number if row.x is None else row.x
-            dots: dict[str, Any] = {
-                "color": colour,
-                "markersize": 4,
-                "alpha": 0.55,
-                "linestyle": "none",
-            }
-            axes.plot([x] * len(row.values), row.values, marker="o", **dots)
+            dots: dict[str, Any] = {"marker": "o", "markersize": 4, "linestyle": "none"}
+            axes.plot([x] * len(row.values), row.values, color=colour, alpha=0.55, **dots)
             mean = sum(row.values) / len(row.values)
             axes.plot([x], [mean], marker="_", markersize=16, color=colour, markeredgewidth=2)
             if row.x is not None:
-                place: dict[str, Any] = {
-                    "textcoords": "offset points",
-                    "xytext": (10, 3),
-                    "fontsize": 8,
-                }
-                axes.annotate(shortened(row.label), (x, mean), color=colour, **place)
+                place: dict[str, Any] = {"textcoords": "offset points", "xytext": (10, 3)}
+                axes.annotate(shortened(row.label), (x, mean), color=colour, fontsize=8, **place)
         if any(row.x is None for row in rows):
             axes.set_xticks(range(len(rows)), [fill(shortened(row.label), 16) for row in rows])
             axes.set_xlim(-0.6, len(rows) - 0.4)

@@ -20,9 +20,15 @@ from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.ragged import I64
-from cloze.labs.retrieval.pairs import QueryPassages, read_pairs
+from cloze.labs.retrieval.pairs import (
+    QueryPassages,
+    ndcg,
+    query_blocks,
+    read_pairs,
+    recall,
+    relevant_ranks,
+)
 from cloze.labs.retrieval.passages import PassageIndex, best
-from cloze.labs.retrieval.ranking_metrics import ndcg, query_blocks, recall, relevant_ranks
 from cloze.labs.retrieval.tasks import RetrievalOptions
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.sampler import shard_range

@@ -20,7 +20,7 @@ from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.labs.retrieval.salient import SPANS, spans_file_name
 from cloze.labs.retrieval.stages import EntitiesConfig
-from cloze.labs.serving.tag import TokenClassificationPipeline
+from cloze.labs.serving.predictors import TokenClassificationPipeline
 from cloze.model.tasks.files import corpus_shards
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve

@@ -8,7 +8,6 @@ from typing import Any
 from cloze.core.arrow import write_arrow
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.stages.stage import BuildContext, StageResult
-from cloze.labs.retrieval.index_stage import NAME, VERSION, IndexConfig
 from cloze.labs.retrieval.passages import (
     PASSAGE_FILE,
     PASSAGES,
@@ -16,6 +15,9 @@ from cloze.labs.retrieval.passages import (
     postings_name,
     shard_tables,
 )
+from cloze.labs.retrieval.stages import INDEX_NAME as NAME
+from cloze.labs.retrieval.stages import INDEX_VERSION as VERSION
+from cloze.labs.retrieval.stages import IndexConfig
 from cloze.pipeline.corpus.files.shards import CorpusShards, fill_missing_columns, read_shard
 from cloze.pipeline.runners.fan_out import fan_out
 

@@ -1,8 +1,12 @@
-"""The passages of an index as tokens, for retrieval in pretraining.
+"""The passages of an index as tokens, and the likelihood of a text over passages.
 
 A row of a document is not read with the passages that it comes from. Rows and passages are ranges
 of their document's tokens, so those that overlap are known exactly. Ranges are numbered over all
 documents, in the order of the index.
+
+Likelihoods are p(y | x) = sum over z of p(z | x) p(y | x, z): REALM (Guu et al., 2020) sums for a
+whole row, RAG (Lewis et al., 2020) for a target or each token. Shapes: B inputs, k passages of
+each, D width of vectors, V vocabulary.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from cloze.core.arrow import read_arrow
 from cloze.core.ragged import offsets_of, ranges
 from cloze.labs.retrieval.passages import PassageIndex
 from cloze.model.data.layouts import MULTIPLE
+from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 COLUMNS = ("document", "title", "first", "sentences")
@@ -139,3 +144,31 @@ class PassageTokens:
         first = torch.full((len(numbers), 1), self._special.cls, device=numbers.device)
         batch = self.after(first, torch.ones_like(numbers), numbers)
         return {**batch, "token_type_ids": torch.zeros_like(batch["token_type_ids"])}
+
+
+def log_prior(
+    questions: Tensor, passages: Tensor, temperature: float, excluded: Tensor | None = None
+) -> Tensor:
+    """Return log p(z | x), float32 [B, k], from vectors [B, D] and [B, k, D]."""
+    scores = (questions[:, None] * passages).sum(dim=2) / temperature  # no matrix product: in fp32
+    if excluded is not None:
+        scores = scores.masked_fill(excluded, -torch.inf)
+    return scores.log_softmax(dim=1)
+
+
+def log_probabilities(logits: Any) -> Tensor:
+    """Return log p of every token, float32 [..., V], from logits that may not be computed yet."""
+    whole: Tensor = logits if isinstance(logits, Tensor) else logits.whole()
+    return whole.float().log_softmax(dim=-1)
+
+
+def of_labels(likely: Tensor, labels: Tensor) -> Tensor:
+    """Return log p of the labels, float32 [...], of [..., V]; 0 where there is none."""
+    right = likely.gather(-1, labels.clamp(min=0)[..., None]).squeeze(-1)
+    return right.masked_fill(labels == IGNORE_INDEX, 0.0)
+
+
+def log_marginal(prior: Tensor, given: Tensor) -> Tensor:
+    """Return log p(y | x), [B] or [B, T], of log p(y | x, z), [B, k] or [B, k, T] of each token."""
+    prior = prior if given.dim() == prior.dim() else prior[:, :, None]
+    return (prior + given).logsumexp(dim=1)

@@ -13,6 +13,7 @@ Lucene: ln(1 + (N - n + 0.5) / (n + 0.5)).
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from bisect import bisect_left
 from collections import Counter
@@ -29,9 +30,10 @@ from cloze.core import storage
 from cloze.core.arrow import read_arrow
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
-from cloze.core.words import UNSPACED_LETTER, UNSPACED_RUN, count_words, word_pattern
+from cloze.core.words import UNSPACED_LETTER, count_words, word_pattern
 
 K1, B = 1.5, 0.75
+_UNSPACED_RUN = re.compile(f"((?:{UNSPACED_LETTER.pattern})+)")
 PASSAGE_FILE, POSTINGS_FILE = "passages-", "postings-"
 PASSAGES = pa.schema(
     [
@@ -61,7 +63,7 @@ def words_of_text(text: str) -> list[str]:
     日本語 has 日本 and 本語.
     """
     words = list[str]()
-    for number, part in enumerate(UNSPACED_RUN.split(unicodedata.normalize("NFC", text).lower())):
+    for number, part in enumerate(_UNSPACED_RUN.split(unicodedata.normalize("NFC", text).lower())):
         if number % 2 == 0:
             words += word_pattern().findall(part)
             continue

@@ -3,33 +3,23 @@
 from cloze.core.plugins import Plugin, Row
 
 _LAB = "cloze.labs.retrieval"
+_COMMANDS = {
+    "index": "Cut a corpus into passages, and index their words.",
+    "tag-corpus": "Find the named entities and dates of a corpus.",
+    "search": "Find passages of a corpus, with their sources.",
+    "answer-corpus": "Answer questions from a corpus, with sources.",
+}
 
 PLUGIN = Plugin(
     name="retrieval",
     summary="Search a corpus, answer from it, and pretrain with its passages (REALM).",
     rows={
         "commands": {
-            "index": Row(
-                f"{_LAB}.commands:index",
-                help="Cut a corpus into passages, and index their words.",
-            ),
-            "tag-corpus": Row(
-                f"{_LAB}.commands:tag_corpus",
-                help="Find the named entities and dates of a corpus.",
-            ),
-            "search": Row(
-                f"{_LAB}.commands:search",
-                help="Find passages of a corpus, with their sources.",
-            ),
-            "answer-corpus": Row(
-                f"{_LAB}.commands:answer_corpus",
-                help="Answer questions from a corpus, with sources.",
-            ),
+            name: Row(f"{_LAB}.commands:{name.replace('-', '_')}", help=text)
+            for name, text in _COMMANDS.items()
         },
         "stages": {
-            "index": Row(
-                f"{_LAB}.index_stage:STAGE", before="vocab", stands_for=("vectors.corpus",)
-            ),
+            "index": Row(f"{_LAB}.stages:INDEX", before="vocab", stands_for=("vectors.corpus",)),
             "entities": Row(f"{_LAB}.stages:ENTITIES", command=False, before="vocab"),
         },
         "tools": {

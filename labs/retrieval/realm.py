@@ -34,8 +34,13 @@ from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
-from cloze.labs.retrieval.marginal import log_marginal, log_prior, log_probabilities, of_labels
-from cloze.labs.retrieval.passage_tokens import PassageTokens
+from cloze.labs.retrieval.passage_tokens import (
+    PassageTokens,
+    log_marginal,
+    log_prior,
+    log_probabilities,
+    of_labels,
+)
 from cloze.labs.retrieval.realm_options import RetrievalFields, RetrievalOptions
 from cloze.model import checkpoint
 from cloze.model.data.batch import empty_batch

@@ -2,16 +2,52 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from pydantic import Field
 
 from cloze.core.config import InputPath, StageConfig
+from cloze.core.humanize import format_count
 from cloze.core.stages.execution import TrainingOptions
 from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.labs.serving.verbs import AnswerConfig
 from cloze.model.use.configs import VerbConfig
 from cloze.model.use.verb import Predictor, verb_stage
+
+INDEX_NAME = "index"
+INDEX_VERSION = 2  # 2: pairs of letters in scripts without spaces
+
+
+class IndexConfig(StageConfig):
+    """Options of the stage index."""
+
+    passage_words: int = Field(default=100, ge=1)
+    """Approximate words per passage; passages are whole sentences of one document."""
+
+
+def _headline(summary: Mapping[str, Any]) -> str:
+    reused = f", {summary['reused']} of {summary['shards']} shards reused"
+    return (
+        f"{format_count(summary['passages'])} passages of {format_count(summary['documents'])} "
+        f"documents{reused if summary['reused'] else ''}"
+    )
+
+
+# Files: see `passages.py`.
+INDEX = Stage(
+    name=INDEX_NAME,
+    version=INDEX_VERSION,
+    config=IndexConfig,
+    run=deferred("cloze.labs.retrieval.index_build:run"),
+    inputs={
+        "corpus": InputSpec(kinds=("corpus",), required=True),
+        "append": InputSpec(kinds=("index",), explicit_only=True),
+    },
+    worker="cloze.pipeline",
+    headline=_headline,
+    comparison_metrics=("passages",),
+)
 
 
 class EntitiesConfig(StageConfig):
@@ -64,5 +100,5 @@ class AnswerCorpusConfig(AnswerConfig):
     """Number of passages that are read."""
 
 
-ANSWERS = Predictor(AnswerCorpusConfig, "cloze.labs.retrieval.answer:CorpusAnswers", "question")
+ANSWERS = Predictor(AnswerCorpusConfig, "cloze.labs.retrieval.search:CorpusAnswers", "question")
 ANSWER_CORPUS = verb_stage("answer-corpus", ANSWERS)

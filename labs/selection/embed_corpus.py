@@ -15,7 +15,7 @@ from cloze.core.errors import UsageError
 from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.core.words import UNSPACED_LETTER, letters_a_word
-from cloze.labs.selection.embed_corpus_stage import VectorsConfig
+from cloze.labs.selection.stages import VectorsConfig
 from cloze.labs.vectors import WIDEST, quantize, vectors_batch, vectors_file_name
 from cloze.model.tasks.files import corpus_shards
 from cloze.model.train.distributed import init_distributed

@@ -3,32 +3,25 @@
 from cloze.core.plugins import Plugin, Row
 
 _LAB = "cloze.labs.selection"
+_COMMANDS = {
+    "train-filter": "Train a quality filter from good and bad documents.",
+    "embed-corpus": "Compute an embedding for each document of a corpus.",
+    "semdedup": "Remove semantic duplicates from a corpus.",
+}
 
 PLUGIN = Plugin(
     name="selection",
     summary="Choose a corpus's documents by a quality filter, and by their meaning.",
     rows={
         "commands": {
-            "train-filter": Row(
-                f"{_LAB}.commands:train_filter",
-                help="Train a quality filter from good and bad documents.",
-            ),
-            "embed-corpus": Row(
-                f"{_LAB}.commands:embed_corpus",
-                help="Compute an embedding for each document of a corpus.",
-            ),
-            "semdedup": Row(
-                f"{_LAB}.commands:semdedup",
-                help="Remove semantic duplicates from a corpus.",
-            ),
+            name: Row(f"{_LAB}.commands:{name.replace('-', '_')}", help=text)
+            for name, text in _COMMANDS.items()
         },
         "stages": {
-            "vectors": Row(f"{_LAB}.embed_corpus_stage:STAGE", command=False, before="entities"),
-            "semdedup": Row(
-                f"{_LAB}.semantic_stage:STAGE", before="entities", stands_for=("corpus",)
-            ),
+            "vectors": Row(f"{_LAB}.stages:VECTORS", command=False, before="entities"),
+            "semdedup": Row(f"{_LAB}.stages:SEMDEDUP", before="entities", stands_for=("corpus",)),
         },
-        "tools": {"filter": Row(f"{_LAB}.quality_filter_stage:STAGE", before="explain")},
+        "tools": {"filter": Row(f"{_LAB}.stages:FILTER", before="explain")},
         "steps": {"learned": Row(f"{_LAB}.learned:STEP", before="blocked_words")},
         "headings": {
             name: Row(f"{_LAB}.commands:{attribute}")

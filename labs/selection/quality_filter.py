@@ -14,26 +14,31 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from cloze.core import storage
+from cloze.core import random_keys, storage
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64
+from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.labs.selection.stages import FilterConfig
+from cloze.pipeline.corpus.config import CorpusConfig
+from cloze.pipeline.corpus.read.read_and_clean import is_heldout, read_documents
+from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.signatures import WordSequence, normalize_words
+from cloze.pipeline.corpus.sources import Source, plan_reading
+from cloze.pipeline.corpus.steps.chain import build_steps, run_steps
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
 
-FORMAT = 1
+FORMAT, KIND = 1, "linear"
 DESCRIPTION, WEIGHTS = "filter.json", "weights.npy"
 DIGITS = 4  # decimals of a score; the last bits of a sum depend on the processor
-ADDED = 0.1  # smoothing: added to the count of each n-gram
-_HALF = 0.5  # weight of the bigram estimate in the interpolation
 
 
 def words_of(text: str) -> WordSequence:
@@ -41,32 +46,26 @@ def words_of(text: str) -> WordSequence:
     return WordSequence(normalize_words(text), letters_alone=True)
 
 
-def buckets(words: WordSequence, length: int, bits: int) -> I64:
-    """Return the bucket of each n-gram of `length` words, int64."""
-    return (words.ngrams(length) >> np.uint64(64 - bits)).astype(np.int64)
-
-
-def all_buckets(words: WordSequence, bits: int) -> I64:
+def buckets(words: WordSequence, bits: int) -> I64:
     """Return the buckets of all words, then of all pairs, int64."""
-    return np.concatenate([buckets(words, length, bits) for length in (1, 2)])
+    hashes = np.concatenate([words.ngrams(length) for length in (1, 2)])
+    return (hashes >> np.uint64(64 - bits)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Filter:
-    """A trained quality filter.
+    """A trained quality filter: probability of being good, from the mean of the n-gram weights.
+
+    It is fastText's classifier (Joulin et al., "Bag of Tricks for Efficient Text Classification",
+    2017) with one-dimensional vectors.
 
     Attributes:
-        kind: `linear`: probability of being good, from the mean of the n-gram weights (fastText's
-            classifier: Joulin et al., "Bag of Tricks for Efficient Text Classification", 2017, with
-            one-dimensional vectors). `ngram`: mean log probability per word under an n-gram model
-            of good text (CCNet: Wenzek et al., 2020).
         bits: log2 of the number of buckets.
-        weights: float32 [2**bits]. Linear: weight per bucket. N-gram: log of the smoothed count.
-        bias: linear: added to the mean; n-gram: log of the number of words in the training text.
+        weights: float32 [2**bits], weight per bucket.
+        bias: added to the mean.
         thresholds: percentage -> score below which this share of held-out good text falls.
     """
 
-    kind: Literal["linear", "ngram"]
     bits: int
     weights: F32
     bias: float
@@ -77,26 +76,9 @@ class Filter:
         words = words_of(text)
         if not words.count:
             return None
-        return round(self._linear(words) if self.kind == "linear" else self._ngram(words), DIGITS)
-
-    def _linear(self, words: WordSequence) -> float:
-        indices = all_buckets(words, self.bits)
+        indices = buckets(words, self.bits)
         mean = self.weights[indices].sum(dtype=np.float64) / indices.size + self.bias
-        return 1.0 / (1.0 + math.exp(-float(np.clip(mean, -30, 30))))
-
-    def _ngram(self, words: WordSequence) -> float:
-        single = np.exp(self.weights[buckets(words, 1, self.bits)].astype(np.float64))
-        total, seen = math.exp(self.bias), single - ADDED
-        alone = single / (total + ADDED * self.weights.size)
-        pairs = np.maximum(
-            np.exp(self.weights[buckets(words, 2, self.bits)].astype(np.float64)) - ADDED, 0.0
-        )
-        # Interpolate the pair's relative frequency with the second word's frequency
-        # (Jelinek-Mercer).
-        known = np.minimum(pairs / np.maximum(seen[:-1], 1.0), 1.0)
-        following = _HALF * known + (1 - _HALF) * alone[1:]
-        logs = np.log(np.concatenate((alone[:1], following)))
-        return float(logs.mean())
+        return round(1.0 / (1.0 + math.exp(-float(np.clip(mean, -30, 30)))), DIGITS)
 
     def threshold(self, share: float) -> float:
         """Return the score below which `share` of held-out good text falls."""
@@ -111,7 +93,7 @@ class Filter:
         storage.write_bytes(storage.join(path, WEIGHTS), packed.getvalue())
         content = {
             "format": FORMAT,
-            "kind": self.kind,
+            "kind": KIND,
             "bits": self.bits,
             "bias": self.bias,
             "thresholds": {str(share): score for share, score in sorted(self.thresholds.items())},
@@ -138,15 +120,15 @@ class Filter:
             with storage.open_input(storage.join(path, WEIGHTS)) as handle:
                 weights = np.load(io.BytesIO(handle.read()), allow_pickle=False)
             if (
-                content["format"] != FORMAT
+                (content["format"], content["kind"]) != (FORMAT, KIND)
                 or weights.shape != (1 << content["bits"],)
                 or weights.dtype != np.float32
             ):
                 raise ValueError(
-                    f"format {content['format']}, weights {weights.dtype} {list(weights.shape)}"
+                    f"format {content['format']}, {content['kind']}, weights {weights.dtype} "
+                    f"{list(weights.shape)}"
                 )
             return cls(
-                kind=content["kind"],
                 bits=content["bits"],
                 weights=weights,
                 bias=float(content["bias"]),
@@ -170,6 +152,7 @@ def thresholds(scores: Sequence[float]) -> dict[int, float]:
 
 STRENGTHS = (1e2, 1e3, 1e4, 1e5)  # inverse regularization; chosen on held-out documents
 FEWEST = 20  # minimum number of documents per side
+HELDOUT_SHARE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +174,6 @@ class TrainedFilter:
 
 def train_filter(
     examples: Sequence[Example],
-    kind: Literal["linear", "ngram"],
     bits: int,
     report: Callable[[float], None] = lambda done: None,
 ) -> TrainedFilter:
@@ -203,7 +185,7 @@ def train_filter(
     Raises:
         DataError: too few documents of a side.
     """
-    for good in (True, False) if kind == "linear" else (True,):
+    for good in (True, False):
         count = sum(example.good == good for example in examples)
         if count < FEWEST or not any(
             example.good == good and example.heldout for example in examples
@@ -214,9 +196,6 @@ def train_filter(
             )
     training = [example for example in examples if not example.heldout]
     heldout = [example for example in examples if example.heldout]
-    if kind == "ngram":
-        model = _ngram([example.text for example in training if example.good], bits)
-        return _measured(model, heldout)
     features = _features(training, bits)
     best: TrainedFilter | None = None
     for number, strength in enumerate(STRENGTHS):
@@ -234,7 +213,7 @@ def _features(examples: Iterable[Example], bits: int) -> Any:
 
     indices, values, begins = [], [], [0]
     for example in examples:
-        used, counts = np.unique(all_buckets(words_of(example.text), bits), return_counts=True)
+        used, counts = np.unique(buckets(words_of(example.text), bits), return_counts=True)
         indices.append(used)
         values.append(counts / counts.sum())
         begins.append(begins[-1] + used.size)
@@ -252,22 +231,7 @@ def _linear(features: Any, examples: Sequence[Example], bits: int, strength: flo
     model.fit(features[:, used], np.array([example.good for example in examples]))
     weights: F32 = np.zeros(1 << bits, dtype=np.float32)
     weights[used] = model.coef_[0].astype(np.float32)
-    return Filter(kind="linear", bits=bits, weights=weights, bias=float(model.intercept_[0]))
-
-
-def _ngram(texts: Iterable[str], bits: int) -> Filter:
-    counts = np.zeros(1 << bits, dtype=np.float64)
-    total = 0
-    for text in texts:
-        words = words_of(text)
-        total += words.count
-        np.add.at(counts, all_buckets(words, bits), 1.0)
-    return Filter(
-        kind="ngram",
-        bits=bits,
-        weights=np.log(counts + ADDED).astype(np.float32),
-        bias=float(np.log(max(1, total))),
-    )
+    return Filter(bits=bits, weights=weights, bias=float(model.intercept_[0]))
 
 
 def _measured(trained: Filter, heldout: Sequence[Example]) -> TrainedFilter:
@@ -279,19 +243,71 @@ def _measured(trained: Filter, heldout: Sequence[Example]) -> TrainedFilter:
     good = [score for score, is_good in scored if is_good]
     bad = [score for score, is_good in scored if not is_good]
     complete = replace(trained, thresholds=thresholds(good))
-    figures: dict[str, Any] = {
+    auc = roc_auc_score([is_good for _, is_good in scored], [score for score, _ in scored])
+    figures = {
         "heldout_good": len(good),
         "heldout_bad": len(bad),
         "median_good": round(float(np.median(good)), 4),
+        "median_bad": round(float(np.median(bad)), 4),
+        "auc": round(float(auc), 4),
+        "bad_dropped": {
+            f"{lost:g}": round(float(np.mean(np.array(bad) < complete.threshold(lost))), 4)
+            for lost in (0.01, 0.05, 0.1, 0.25)
+        },
     }
-    if bad:
-        auc = roc_auc_score([is_good for _, is_good in scored], [score for score, _ in scored])
-        figures |= {
-            "median_bad": round(float(np.median(bad)), 4),
-            "auc": round(float(auc), 4),
-            "bad_dropped": {
-                f"{lost:g}": round(float(np.mean(np.array(bad) < complete.threshold(lost))), 4)
-                for lost in (0.01, 0.05, 0.1, 0.25)
-            },
-        }
     return TrainedFilter(complete, figures)
+
+
+# The stage.
+
+
+def run(config: FilterConfig, build: BuildContext) -> StageResult:
+    """Read the documents, train the filter, evaluate and write it.
+
+    Returns:
+        Stage result; its summary has `documents` by side and the metrics on held-out documents:
+        `auc`, and `bad_dropped`, the share of bad documents dropped by the threshold that loses a
+        given share of good ones.
+
+    Raises:
+        DataError: a source cannot be read, or has too few documents.
+    """
+    examples = [
+        Example(text, good, heldout)
+        for good, sources in ((True, config.good), (False, config.bad))
+        for text, heldout in _documents(sources, config, build)
+    ]
+    trained = train_filter(
+        examples,
+        config.bits,
+        lambda done: build.report.progress(done, 1.0, "filter", {"step": "learn"}),
+    )
+    trained.filter.write(build.path)
+    counts = {
+        "good": sum(example.good for example in examples),
+        "bad": sum(not example.good for example in examples),
+    }
+    return StageResult(rows=len(examples), summary={"documents": counts, **trained.figures})
+
+
+def _documents(
+    sources: tuple[Source, ...], config: FilterConfig, build: BuildContext
+) -> Iterator[tuple[str, bool]]:
+    """Yield (text, held out) per document, cleaned as by the corpus stage."""
+    corpus = CorpusConfig(sources=sources, language=config.language)
+    steps = [(name, step) for name, step in build_steps(corpus) if name != "sentences"]
+    slices, _ = plan_reading(corpus.listed())
+    build.counters.update(corpus.listing().counters())
+    total = float(sum(planned.slice.size for planned in slices))
+    done = 0.0
+    for planned in slices:
+        counters = ReadCounters(slice=planned.slice)
+        for raw in read_documents(corpus, counters):
+            document = run_steps(raw, steps).document
+            if document is None:
+                build.counters["dropped/by_cleaning"] += 1
+            elif any(letter.isalnum() for letter in document.text):
+                key = random_keys.document_key(document.id)
+                yield document.text, is_heldout(key, HELDOUT_SHARE)
+        done += planned.slice.size
+        build.report.progress(done, total, "bytes", {"step": "read"})

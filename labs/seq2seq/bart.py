@@ -13,13 +13,13 @@ from pydantic import Field
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.labs.seq2seq.encoder_decoder import NO_CLASS, EncoderDecoderConfig, Seq2SeqFormat
+from cloze.labs.seq2seq.encoder_decoder import build_pooler as build_pooler
 from cloze.model.families.config import ModelConfig, Probability, Size
 from cloze.model.families.hub_format import TASK_ROWS, Row, same
 from cloze.model.families.key_map import Drop, KeyMap
 
 if TYPE_CHECKING:
-    from cloze.labs.seq2seq.model import Seq2SeqModel
-    from cloze.model.layers.heads import Pooler
+    from cloze.labs.seq2seq.decoder import Seq2SeqModel
     from cloze.pipeline.tokenizer.special import SpecialTokens
 
 
@@ -76,13 +76,6 @@ def build_model(config: BartConfig) -> Seq2SeqModel:
         position_offset=2,
         scale=config.hidden_size**0.5 if config.scale_embedding else 1.0,
     )
-
-
-def build_pooler(config: ModelConfig) -> Pooler:
-    """Build a dense layer on the decoder's last state (transformers' `BartClassificationHead`)."""
-    from cloze.model.layers.heads import LastPooler
-
-    return LastPooler(config.hidden_size)
 
 
 def stack_rows(cloze: str, hf: str, attentions: tuple[tuple[str, str], ...]) -> list[Row]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cloze.flows.commands.base.inference_command import Answer, InferenceCommand
-from cloze.labs.retrieval.commands import passage_source
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -21,7 +20,10 @@ def _show_continuations(answer: Answer) -> RenderableType:
         prompt = row["text"].removesuffix(row["continuation"])
         texts.append(Text.assemble((prompt, "dim"), (row["continuation"], "bold")))
         if "passages" in row:
-            texts.append(Text(passage_source({"passage": row["passages"][0]}), style="dim"))
+            likeliest = row["passages"][0]
+            names = likeliest["title"], likeliest["url"] or likeliest["document"]
+            source = ", ".join(filter(None, (*names, likeliest["licence"])))
+            texts.append(Text(source, style="dim"))
     return Group(*texts)
 
 

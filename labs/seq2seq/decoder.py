@@ -1,8 +1,8 @@
 """Encoder and decoder as one backbone (Vaswani et al., 2017), and search for the best output.
 
 Task kinds of any sort read the decoder's states for a row that both read (BART: Lewis et al., 2020,
-section 3): `EncoderDecoder.forward`. Pretraining and text-to-text tasks use `memory_of` and
-`decode`, generation uses `generate`.
+section 3): `EncoderDecoder.forward`. Pretraining (`Seq2SeqModel`) and text-to-text tasks use
+`memory_of` and `decode`, generation uses `generate`.
 
 Shapes: B rows, S source length, T target length, D model, V vocabulary, K beams.
 """
@@ -285,3 +285,29 @@ def generate(
         newest = token.reshape(-1, 1)
     width = int((best != pad).sum(dim=1).max())
     return best[:, :width]
+
+
+class Seq2SeqModel(nn.Module):
+    """Encoder-decoder that writes a target: the batch's, or else its unmasked rows.
+
+    Attributes:
+        label_smoothing: see `EncoderDecoderConfig`; used in training only.
+    """
+
+    pooler = None
+
+    def __init__(self, encoder: EncoderDecoder, label_smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.label_smoothing = label_smoothing
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Return `hidden` [B, T, D] and `seq2seq_logits` [B, T, V], which may be lazy."""
+        memory = self.encoder.memory_of(
+            batch["input_ids"], batch.get("attention_mask"), batch.get("layout")
+        )
+        hidden = self.encoder.decode(memory, target_labels(batch))
+        outputs = {"hidden": hidden, "seq2seq_logits": self.encoder.logits(hidden)}
+        if self.training and self.label_smoothing:
+            outputs["label_smoothing"] = hidden.new_tensor(self.label_smoothing)
+        return outputs

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from cloze.core.errors import DataError
+from cloze.core.errors import DataError, UsageError
 from cloze.model.families.config import ModelConfig, Probability
 from cloze.model.families.hub_format import HubFormat
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from cloze.labs.seq2seq.model import Seq2SeqModel
+    from cloze.labs.seq2seq.decoder import Seq2SeqModel
     from cloze.model.layers.encoder import EncoderLayer
+    from cloze.model.layers.heads import Pooler
     from cloze.pipeline.tokenizer.special import SpecialTokens
 
 
@@ -89,6 +90,13 @@ def check_start(config: Mapping[str, Any]) -> None:
         )
 
 
+def build_pooler(config: ModelConfig) -> Pooler:
+    """Build a dense layer on the decoder's last state (transformers' `BartClassificationHead`)."""
+    from cloze.model.layers.heads import LastPooler
+
+    return LastPooler(config.hidden_size)
+
+
 NO_CLASS = "transformers has no such class that reads the decoder's states"
 
 
@@ -96,6 +104,19 @@ class Seq2SeqFormat(HubFormat):
     """Hugging Face format of an encoder-decoder; classes read the last state of the decoder."""
 
     refused = dict.fromkeys(("classifier", "span", "token_classifier", "choice"), NO_CLASS)
+
+    def to_config(
+        self, model: ModelConfig, heads: Mapping[str, Any], task: Mapping[str, Any] | None
+    ) -> dict[str, Any]:
+        """See `HubFormat.to_config`; raises UsageError for a model that reads passages."""
+        from cloze.labs.seq2seq.rag import RETRIEVAL
+
+        if RETRIEVAL in (task or {}):
+            raise UsageError(
+                "this checkpoint reads passages of an index, and has no Hugging Face form; use it "
+                "by `cloze generate`"
+            )
+        return super().to_config(model, heads, task)
 
     def probe(
         self, model: Any, heads: Mapping[str, Any], pieces: str, batch: dict[str, Tensor]
@@ -141,9 +162,8 @@ def build(
     """
     from torch import nn
 
-    from cloze.labs.seq2seq.decoder import CrossAttention, DecoderIds, EncoderDecoder
-    from cloze.labs.seq2seq.model import Seq2SeqModel
-    from cloze.labs.seq2seq.relative_bias import RelativeBias
+    from cloze.labs.seq2seq.decoder import CrossAttention, DecoderIds, EncoderDecoder, Seq2SeqModel
+    from cloze.labs.seq2seq.kv_cache import RelativeBias
     from cloze.model.layers.attention import SelfAttention
     from cloze.model.layers.cpu import Linear
     from cloze.model.layers.embeddings import Embeddings

@@ -16,7 +16,7 @@ from cloze.core import random_keys
 from cloze.core.errors import UsageError
 from cloze.labs.seq2seq.continuation import Continuation, SamplingParams, check_length
 from cloze.labs.seq2seq.kv_cache import KVCache
-from cloze.labs.seq2seq.verb import GenerateConfig
+from cloze.labs.seq2seq.stages import GenerateConfig
 from cloze.model import checkpoint
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model

@@ -22,22 +22,20 @@ PLUGIN = Plugin(
     summary="Models that write a text: GPT-2, T5, BART, the Transformer, RAG.",
     rows={
         "families": {
-            "gpt2": Row("cloze.labs.seq2seq.gpt2", before="spanbert"),
-            "t5": Row("cloze.labs.seq2seq.t5"),
-            "bart": Row("cloze.labs.seq2seq.bart"),
-            "transformer": Row("cloze.labs.seq2seq.transformer"),
+            "gpt2": Row(f"{LAB}.gpt2", before="spanbert"),
+            **{name: Row(f"{LAB}.{name}") for name in ("t5", "bart", "transformer")},
         },
         "objectives": {
             name: Row(f"{LAB}.denoising:{attribute(name)}", before="distillation")
             for name in OBJECTIVES
         },
-        "task_kinds": {"text-to-text": Row("cloze.labs.seq2seq.tasks:KIND", before="tagging")},
-        "tasks": {name: Row(f"{LAB}.tasks:{attribute(name)}") for name in TASKS},
-        "verbs": {"generate": Row("cloze.labs.seq2seq.verb:VERB")},
-        "tools": {"generate": Row("cloze.labs.seq2seq.verb:STAGE")},
+        "task_kinds": {"text-to-text": Row(f"{LAB}.stages:TASK_KIND", before="tagging")},
+        "tasks": {name: Row(f"{LAB}.stages:{attribute(name)}") for name in TASKS},
+        "verbs": {"generate": Row(f"{LAB}.stages:VERB")},
+        "tools": {"generate": Row(f"{LAB}.stages:STAGE")},
         "commands": {
             "generate": Row(
-                "cloze.labs.seq2seq.command:GENERATE",
+                f"{LAB}.command:GENERATE",
                 help="Continue a text, or write one for it (encoder-decoder).",
             )
         },

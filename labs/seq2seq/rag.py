@@ -27,12 +27,17 @@ from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import find_input
-from cloze.labs.retrieval.marginal import log_marginal, log_prior, log_probabilities, of_labels
-from cloze.labs.retrieval.passage_tokens import PassageTokens
+from cloze.labs.retrieval.passage_tokens import (
+    PassageTokens,
+    log_marginal,
+    log_prior,
+    log_probabilities,
+    of_labels,
+)
 from cloze.labs.retrieval.passages import PassageIndex
 from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
 from cloze.labs.seq2seq.kv_cache import Memory
-from cloze.labs.seq2seq.tasks import VECTORS
+from cloze.labs.seq2seq.stages import VECTORS
 from cloze.labs.vectors import SCALE, read_vectors, vectors_file_name
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig

@@ -16,6 +16,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 from cloze.core.config import UnionTag
 from cloze.core.errors import DataError
 from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig, Seq2SeqFormat, check_start
+from cloze.labs.seq2seq.encoder_decoder import build_pooler as build_pooler
 from cloze.model.families.config import ModelConfig, Size
 from cloze.model.families.hub_format import TIED, WORDS, Row, same
 from cloze.model.families.key_map import Drop, KeyMap
@@ -23,8 +24,7 @@ from cloze.model.families.key_map import Drop, KeyMap
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cloze.labs.seq2seq.model import Seq2SeqModel
-    from cloze.model.layers.heads import Pooler
+    from cloze.labs.seq2seq.decoder import Seq2SeqModel
 
 
 class T5Config(EncoderDecoderConfig):
@@ -152,13 +152,6 @@ def build_model(config: T5Config) -> Seq2SeqModel:
         fan_in=True,
         max_positions=0,
     )
-
-
-def build_pooler(config: ModelConfig) -> Pooler:
-    """Build a dense layer on the decoder's last state (transformers' `T5ClassificationHead`)."""
-    from cloze.model.layers.heads import LastPooler
-
-    return LastPooler(config.hidden_size)
 
 
 def _rows(cloze: str, hf: str, feed_forward: int) -> list[Row]:

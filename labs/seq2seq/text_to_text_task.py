@@ -22,11 +22,9 @@ from cloze.core import storage
 from cloze.core.errors import UsageError, require_packages
 from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext
-from cloze.labs.seq2seq import text_metrics
-from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
+from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, Seq2SeqModel, generate
 from cloze.labs.seq2seq.denoising import target_loss
 from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig
-from cloze.labs.seq2seq.model import Seq2SeqModel
 from cloze.labs.seq2seq.noise import padded
 from cloze.labs.seq2seq.rag import (
     RETRIEVAL,
@@ -35,7 +33,7 @@ from cloze.labs.seq2seq.rag import (
     load_retrieval,
     marginal_loss,
 )
-from cloze.labs.seq2seq.tasks import VECTORS, TextToTextOptions
+from cloze.labs.seq2seq.stages import TEXT_METRICS, VECTORS, TextToTextOptions, packages
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig
@@ -117,7 +115,7 @@ class TextToTextNetwork(Seq2SeqModel):
 
 
 class TextToText(Task[TextTargets, "list[Written]"]):
-    """A text per example, trained by cross-entropy; metrics: those of `text_metrics`."""
+    """A text per example, trained by cross-entropy; metrics: `TEXT_METRICS`."""
 
     options: TextToTextOptions
     metrics: tuple[str, ...] = ("exact_match",)
@@ -126,7 +124,7 @@ class TextToText(Task[TextTargets, "list[Written]"]):
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
         self.metrics = self.options.metrics or self.metrics
-        self._packages = text_metrics.packages(self.metrics)
+        self._packages = packages(self.metrics)
         self.files = describe_columns(self.options)
         self._retrieval: RagPassages | None = None  # of a training with passages
 
@@ -227,9 +225,7 @@ class TextToText(Task[TextTargets, "list[Written]"]):
         texts, targets = [own.text for own in predictions], list(examples.targets or ())
         exact = float(np.mean([own.exact for own in predictions]))
         return {
-            name: exact
-            if name == "exact_match"
-            else text_metrics.TEXT_METRICS[name][1](texts, targets)
+            name: exact if name == "exact_match" else TEXT_METRICS[name][1](texts, targets)
             for name in self.metrics
         }
 
@@ -240,7 +236,7 @@ class TextToText(Task[TextTargets, "list[Written]"]):
         name = self.metrics[0]
         if name == "exact_match":
             return {"majority": count / len(targets)}
-        return {"majority": text_metrics.TEXT_METRICS[name][1]([most] * len(targets), targets)}
+        return {"majority": TEXT_METRICS[name][1]([most] * len(targets), targets)}
 
     def detailed_metrics(
         self, examples: TextTargets, predictions: list[Written], *, seed: int, resamples: int

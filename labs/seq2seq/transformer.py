@@ -12,12 +12,12 @@ from pydantic import Field
 from cloze.core.config import UnionTag
 from cloze.labs.seq2seq import bart
 from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig, Seq2SeqFormat, check_start
+from cloze.labs.seq2seq.encoder_decoder import build_pooler as build_pooler
 from cloze.model.families.config import ModelConfig, Probability, Size
 from cloze.model.families.key_map import Drop, KeyMap
 
 if TYPE_CHECKING:
-    from cloze.labs.seq2seq.model import Seq2SeqModel
-    from cloze.model.layers.heads import Pooler
+    from cloze.labs.seq2seq.decoder import Seq2SeqModel
 
 
 class TransformerConfig(EncoderDecoderConfig):
@@ -61,11 +61,6 @@ def build_model(config: TransformerConfig) -> Seq2SeqModel:
     from cloze.labs.seq2seq.encoder_decoder import build
 
     return build(config, sinusoidal=True, scale=config.hidden_size**0.5)
-
-
-def build_pooler(config: ModelConfig) -> Pooler:
-    """Build a dense layer on the decoder's last state, as BART's."""
-    return bart.build_pooler(config)
 
 
 class TransformerFormat(Seq2SeqFormat):

@@ -2,32 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from pydantic import Field
+
+from cloze.core.config import Values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """Limits of a server and of each of its models.
+class Limits(Values):
+    """Limits of a server and of each of its models."""
 
-    Attributes:
-        max_batch: inputs per batch.
-        max_wait_ms: time that the first input of a batch waits for others, in milliseconds.
-        max_queue: inputs in the queue of a model; further requests are refused.
-        max_items: inputs per request.
-        max_characters: characters per text.
-        max_body: bytes per request.
-        max_connections: connections; further ones are refused.
-        timeout: time from a request's arrival to its answer, in seconds; also to send the request,
-            and to read the answer.
-        poll: time between looks at the alias of a followed model, in seconds.
-    """
+    max_batch: int = Field(default=32, ge=1, le=4096)
+    """Maximum inputs per batch."""
 
-    max_batch: int = 32
-    max_wait_ms: float = 5
-    max_queue: int = 1024
-    max_items: int = 64
-    max_characters: int = 100_000
-    max_body: int = 1 << 20
-    max_connections: int = 4096
-    timeout: float = 30
-    poll: float = 10
+    max_wait_ms: float = Field(default=5, ge=0, le=10_000)
+    """Time that an input waits for others of its batch, in milliseconds."""
+
+    max_queue: int = Field(default=1024, ge=1)
+    """Inputs that may wait per model; further requests get 429."""
+
+    max_items: int = Field(default=64, ge=1)
+    """Maximum inputs per request."""
+
+    max_characters: int = Field(default=100_000, ge=1)
+    """Maximum characters per text."""
+
+    max_body: int = Field(default=1 << 20, ge=1)
+    """Maximum bytes per request."""
+
+    max_connections: int = Field(default=4096, ge=1)
+    """Maximum connections; further ones get 503."""
+
+    timeout: float = Field(default=30, ge=0.1, le=3600)
+    """Maximum time of a request, in seconds; also to send it, and to read the answer."""
+
+    poll: float = Field(default=10, ge=0.01, le=3600)
+    """Time between looks at the alias of a registered model, in seconds."""

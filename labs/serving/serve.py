@@ -6,44 +6,13 @@ from typing import Any
 
 import click
 
-from cloze.flows.commands.base.field_options import FiniteRange
-from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
+from cloze.flows.commands.base.field_options import field_options
+from cloze.flows.commands.base.options import Placement, complete_targets, emit, json_option
 from cloze.labs.serving.limits import Limits
 from cloze.labs.serving.verbs import served
+from cloze.labs.serving.worker import ServingConfig
 
-# Types and help of the options of `Limits`.
-LIMITS: dict[str, tuple[Any, str]] = {
-    "max_batch": (click.IntRange(1, 4096), "Maximum inputs per batch."),
-    "max_wait_ms": (
-        FiniteRange(0, 10_000),
-        "Time that an input waits for others of its batch, in milliseconds.",
-    ),
-    "max_queue": (
-        click.IntRange(1),
-        "Inputs that may wait per model; further requests get 429.",
-    ),
-    "max_items": (click.IntRange(1), "Maximum inputs per request."),
-    "max_characters": (click.IntRange(1), "Maximum characters per text."),
-    "max_body": (click.IntRange(1), "Maximum bytes per request."),
-    "max_connections": (click.IntRange(1), "Maximum connections; further ones get 503."),
-    "timeout": (FiniteRange(0.1, 3600), "Maximum time of a request, in seconds."),
-    "poll": (
-        FiniteRange(0.1, 3600),
-        "Time between looks at the alias of a registered model, in seconds.",
-    ),
-}
-
-
-def _limit_options(command: Command) -> Command:
-    for name, (kind, text) in reversed(LIMITS.items()):
-        command = click.option(
-            f"--{name.replace('_', '-')}",
-            type=kind,
-            default=getattr(Limits(), name),
-            show_default=True,
-            help=text,
-        )(command)
-    return command
+_COMPUTED = {name: Placement("Computation") for name in ("device", "precision")}
 
 
 @click.command()
@@ -67,21 +36,6 @@ def _limit_options(command: Command) -> Command:
     metavar="NAME=VERB",
     help=f"Verb of a model: {', '.join(served())}. Repeatable. Default: by its training.",
 )
-@click.option(
-    "--device",
-    type=click.Choice(("auto", "cpu", "cuda")),
-    default="cpu",
-    show_default=True,
-    help="Device to compute on.",
-)
-@click.option(
-    "--precision",
-    type=click.Choice(("auto", "fp32", "bf16")),
-    default="fp32",
-    show_default=True,
-    help="Precision of matrix products.",
-)
-@_limit_options
 @json_option
 def serve(models: tuple[str, ...], verbs: tuple[str, ...], as_json: bool, **options: Any) -> None:
     """Serve models over HTTP, with a page to try them.
@@ -95,7 +49,8 @@ def serve(models: tuple[str, ...], verbs: tuple[str, ...], as_json: bool, **opti
     from cloze.flows.ui.command import runs_of_home
 
     require_packages("fastapi", "uvicorn", "prometheus_client")
-    host, port = options["host"], options["port"]
+    host, port, allowed = (options.pop(name) for name in ("host", "port", "allowed_hosts"))
+    given = {name: value for name, value in options.items() if value is not None}
     if not services.is_free(port, host):
         raise UsageError(f"--port {port} of {host} cannot be listened on; name another port")
     by_name, known = dict(item.partition("=")[::2] for item in verbs), served()
@@ -113,9 +68,16 @@ def serve(models: tuple[str, ...], verbs: tuple[str, ...], as_json: bool, **opti
         runs_of_home(),
         host=host,
         port=port,
-        allowed=[name for name in options["allowed_hosts"].split(",") if name],
+        allowed=list(filter(None, allowed.split(","))),
         examples={name: verb.examples for name, verb in known.items()},
-        limits=Limits(**{name: options[name] for name in LIMITS}),
-        config={"device": options["device"], "precision": options["precision"]},
+        limits=Limits(**{name: own for name, own in given.items() if name not in _COMPUTED}),
+        config={name: given[name] for name in _COMPUTED if name in given},
         verbs=by_name,
     )
+
+
+_PLACED = {name: Placement("Limits") for name in Limits.model_fields}
+serve.params[-1:-1] = [  # in front of --json
+    *field_options(ServingConfig, "", _COMPUTED, {}, lambda name: name in _COMPUTED),
+    *field_options(Limits, "", _PLACED, {}),
+]

@@ -18,9 +18,8 @@ from cloze.model.tasks.kinds.multilabel import MultiLabel
 if TYPE_CHECKING:
     import pandas
 
-    from cloze.labs.serving.answer import QuestionAnsweringPipeline
     from cloze.labs.serving.classify import TextClassificationPipeline
-    from cloze.labs.serving.tag import TokenClassificationPipeline
+    from cloze.labs.serving.predictors import QuestionAnsweringPipeline, TokenClassificationPipeline
     from cloze.model.use.embed import EmbeddingPipeline
 
 PAIR = "text_pair"  # input column of tasks on pairs

@@ -130,7 +130,7 @@ CLASSIFY = Predictor(
 )
 ANSWER = Predictor(
     AnswerConfig,
-    f"{LAB}.answer:AnswerPredictor",
+    f"{LAB}.predictors:AnswerPredictor",
     "question",
     heads=("span",),
     examples=({"question": "Where is the cat?", "passage": "The cat is in Paris."},),
@@ -139,30 +139,30 @@ ANSWER = Predictor(
         ("question", "passage"),
         {"top_k": 5},
     ),
-    pipeline=f"{LAB}.answer:QuestionAnsweringPipeline",
+    pipeline=f"{LAB}.predictors:QuestionAnsweringPipeline",
     served=f"{LAB}.tables:answer_questions",
 )
 TAG = Predictor(
     TagConfig,
-    f"{LAB}.tag:Tag",
+    f"{LAB}.predictors:Tag",
     heads=("token_classifier",),
     examples=({"text": "Ada Lovelace met Charles Babbage in London."},),
     columns=lambda config: TableColumns(
         "text:long entity:string type:string start:long end:long score:double"
     ),
-    pipeline=f"{LAB}.tag:TokenClassificationPipeline",
+    pipeline=f"{LAB}.predictors:TokenClassificationPipeline",
     served=f"{LAB}.tables:tag",
 )
 EMBED = Predictor(
     EmbedConfig,
-    f"{LAB}.embed:Embed",
+    f"{LAB}.predictors:Embed",
     heads=("embedding",),
     examples=(_TEXT,),
     columns=lambda config: TableColumns("vector:double"),
     pipeline="cloze.model.use.embed:EmbeddingPipeline",
     served=f"{LAB}.tables:embed",
 )
-SCORE = Predictor(ScoreTextsConfig, f"{LAB}.score:ScoreTexts", examples=(_TEXT,))
+SCORE = Predictor(ScoreTextsConfig, f"{LAB}.predictors:ScoreTexts", examples=(_TEXT,))
 
 CLASSIFY_STAGE = verb_stage("classify", CLASSIFY)
 ANSWER_STAGE = verb_stage("answer", ANSWER)

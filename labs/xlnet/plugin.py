@@ -7,6 +7,6 @@ PLUGIN = Plugin(
     summary="XLNet: tokens are predicted in random orders, by two streams of attention.",
     rows={
         "families": {"xlnet": Row("cloze.labs.xlnet.xlnet")},
-        "objectives": {"plm": Row("cloze.labs.xlnet.objective:PLM", before="nsp")},
+        "objectives": {"plm": Row("cloze.labs.xlnet.two_stream:PLM", before="nsp")},
     },
 )

@@ -5,24 +5,38 @@ content, distance and segment, each with a bias of its own on the query. The *co
 token's state; the *query stream* knows a target's position and what precedes it in the order of
 prediction, and not the target itself. Both have the same weights, so layers run over both at once.
 
+The objective `plm` (section 2.2) predicts a masked token from the context and from the masked
+tokens before it in a random order; nothing is replaced.
+
 Shapes: B batch, L length, D model, N heads, H per head, P targets.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
+from cloze.core import random_keys
 from cloze.core.errors import UsageError
+from cloze.core.ragged import I64, offsets_of, ranges
+from cloze.model.data.rows import MaskedRows
+from cloze.model.families.config import ModelConfig
+from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.attention import SelfAttention, gather_positions
+from cloze.model.layers.batch import Batch
 from cloze.model.layers.cpu import Linear, autocast_input
 from cloze.model.layers.cpu import dropout as drop
 from cloze.model.layers.disentangled import diagonals
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import BatchLayout, PaddedLayout, additive
+from cloze.model.objectives.losses import masked_objective
+from cloze.model.random_streams import Stream
+from cloze.pipeline.dataset.schema import DatasetInfo
 
 
 @dataclass(eq=False, kw_only=True)
@@ -184,3 +198,96 @@ class TwoStreamEncoder(Encoder):
         asking = self.embeddings.dropout(target(torch.zeros_like(positions)))
         asked = torch.arange(len(hidden), len(hidden) + len(positions), device=hidden.device)
         return self.run(torch.cat([hidden, asking]), layout, asked)
+
+
+class PermutationModel(PretrainingModel):
+    """Model that predicts masked tokens by its query stream, if the batch has an order for them.
+
+    Without `target_order` it is a masked language model on the content stream.
+    """
+
+    encoder: TwoStreamEncoder
+
+    def forward(self, batch: Batch) -> dict[str, Tensor]:
+        """Compute logits; see `PretrainingModel.forward`. `hidden` is that of whole rows."""
+        if "target_order" not in batch or not self.predicts_all_positions:
+            return super().forward(batch)
+        states = self.encode(batch, batch["masked_positions"])
+        return {**self.logits({"masked": states}, batch), "hidden": self.encode(batch)}
+
+    def encode(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+        """Return hidden states [B, L, D], or the query stream's [P, D] at the wanted positions."""
+        if positions is None or "target_order" not in batch:
+            return super().encode(batch, positions)
+        return self.encoder.predict(
+            batch["input_ids"],
+            batch.get("attention_mask"),
+            batch["token_type_ids"],
+            batch["target_order"],
+            positions,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Permutation:
+    """The order in which masked tokens are predicted, which keep their own tokens.
+
+    Attributes:
+        seed: seed of the order.
+        memory: tokens at the beginning of a row that are not predicted.
+    """
+
+    seed: int
+    memory: int = 0
+
+    @classmethod
+    def of(cls, model: ModelConfig, info: DatasetInfo, tokenizer: str, seed: int) -> Permutation:
+        """Return the permutation of a training; see `Objective.transform`.
+
+        Raises:
+            UsageError: the model has no query stream.
+        """
+        memory: int | None = getattr(model, "memory", None)
+        if memory is None:
+            raise UsageError(
+                f"objective (plm) needs a second stream of attention, which {model.family} models "
+                f"do not have; train with --objective mlm, or an xlnet model"
+            )
+        return cls(seed=seed, memory=memory)
+
+    def collate(
+        self, rows: MaskedRows, samples: I64, plain: Callable[[MaskedRows], Batch]
+    ) -> Batch:
+        """Return the batch with `target_order`, int64 [B, L]: -1 in the memory, else from 1."""
+        rows = self.targets(rows)
+        batch = plain(rows)
+        order = np.zeros(batch["input_ids"].shape, np.int64)
+        order[:, : self.memory] = -1
+        masked = batch["masked_positions"][: len(rows.positions)].numpy()  # behind is filler
+        order.reshape(-1)[masked] = self.numbers(rows, samples)
+        batch["target_order"] = torch.from_numpy(order)
+        return batch
+
+    def empty(self, batch: Batch) -> Batch:
+        return {**batch, "target_order": torch.zeros_like(batch["input_ids"])}
+
+    def targets(self, rows: MaskedRows) -> MaskedRows:
+        """Return the rows with their own tokens as replacements, and no masks in the memory."""
+        owners = np.repeat(np.arange(len(rows.lengths)), rows.counts)
+        own = rows.ids[offsets_of(rows.lengths)[:-1][owners] + rows.positions]
+        keep = rows.positions >= self.memory
+        counts = np.bincount(owners[keep], minlength=len(rows.lengths)).astype(np.int64)
+        return rows.with_masks(rows.positions[keep], own[keep], counts)
+
+    def numbers(self, rows: MaskedRows, samples: I64) -> I64:
+        """Return each mask's number in its row, from 1, by its keyed random number."""
+        owners = np.repeat(np.arange(len(samples)), rows.counts)
+        keys = random_keys.fold_in(self.seed, Stream.PERMUTATION, samples)[owners]
+        # The last key is the first to sort by: masks stay with their row, shuffled inside of it.
+        order = np.lexsort((random_keys.fold_in(keys, rows.positions), owners))
+        numbers = np.empty(len(order), np.int64)
+        numbers[order] = ranges(np.ones_like(rows.counts), rows.counts)
+        return numbers
+
+
+PLM = replace(masked_objective("plm", "masked_lm", "mlm_logits"), transform=Permutation.of)

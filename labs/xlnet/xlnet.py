@@ -27,7 +27,7 @@ from cloze.model.families.key_map import Drop, KeyMap
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cloze.labs.xlnet.permutation import PermutationModel
+    from cloze.labs.xlnet.two_stream import PermutationModel
 
 
 class XlnetConfig(ModelConfig):
@@ -72,8 +72,7 @@ PRESETS: dict[str, ModelConfig] = {
 def build_model(config: XlnetConfig) -> PermutationModel:
     from torch import nn
 
-    from cloze.labs.xlnet.permutation import PermutationModel
-    from cloze.labs.xlnet.two_stream import RelativeAttention, TwoStreamEncoder
+    from cloze.labs.xlnet.two_stream import PermutationModel, RelativeAttention, TwoStreamEncoder
     from cloze.model.families.models import layer
     from cloze.model.layers.cpu import Dropout
     from cloze.model.layers.embeddings import Embeddings
@@ -123,6 +122,7 @@ LAYER, THEIRS = "encoder.layers.{n}", "transformer.layer.{n}"
 class XLNetFormat(HubFormat):
     family = "xlnet"
     model_type = "xlnet"
+    objectives = ("mlm", "plm")
     keys = KeyMap(
         [
             ("encoder.embeddings.word.weight", WORDS),

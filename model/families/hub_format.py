@@ -110,7 +110,7 @@ class HubFormat:
     architectures: Mapping[frozenset[str], str]
     aliases: Mapping[str, str] = MappingProxyType({})
     defaults: Mapping[str, Any] = MappingProxyType({})
-    objectives: tuple[str, ...] = ("mlm", "plm")
+    objectives: tuple[str, ...] = ("mlm",)
     task_rows: Mapping[str, tuple[Row, ...]] = TASK_ROWS
     unexported: tuple[str, ...] = ()
     encoder_alone: tuple[str, ...] = ()

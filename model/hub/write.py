@@ -100,11 +100,6 @@ def _export_checkpoint(
             f"--format onnx is for encoders or decoders alone, of one attention stream (this is a "
             f"{checkpoint.model.family} model); leave it out"
         )
-    if "retrieval" in (checkpoint.task or {}):
-        raise UsageError(
-            "this checkpoint reads passages of an index, and has no Hugging Face form; use it by "
-            "`cloze generate`"
-        )
     loaded = in_form(checkpoint, config.export_as)
     model, state = with_all_heads(loaded.model, loaded.state)  # transformers has no other form
     loaded = replace(loaded, model=model, state=state)

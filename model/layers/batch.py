@@ -65,7 +65,7 @@ class Batch(TypedDict):
     target_order: NotRequired[Tensor]
     """int64 [B, L]: 1, 2, … at the masked tokens of a row, in the order of prediction, -1 in the
     memory, else 0. A token sees those of its own or a smaller number, when predicted of a smaller
-    one. Objective plm only, whose `input_ids` have no masks."""
+    one. The `input_ids` then have no masks."""
 
     causal_positions: NotRequired[Tensor]
     """int64 [C]: flat positions in causal rows whose outputs predict the next token. Objective clm

@@ -40,7 +40,7 @@ _OBJECTIVES = {
     "relations": "cloze.model.objectives.losses:RELATIONS",
 }
 OBJECTIVES: Table[Objective] = Table("objectives", "objective", _OBJECTIVES, ("objectives",))
-CAUSAL, MASKED = "clm", ("mlm", "mntp", "plm")  # objectives that can train a head that fills masks
+CAUSAL, MASKED = "clm", ("mlm", "mntp")  # ways to train a head that fills masks, also together
 
 # Tensors, and logits that are not computed yet (`cloze.model.layers.cross_entropy`).
 Outputs = Mapping[str, Any]
@@ -213,7 +213,9 @@ def trained_heads(
         causal_share: share of samples that were read left to right; of mixed objectives it is part
             of the entry, since a held-out loss depends on it.
     """
-    prediction_names = [name for name in names if name in (*MASKED, CAUSAL)]
+    prediction_names = [
+        own.name for own in objectives(names) if own.head == "masked_lm" and not own.needs_teacher
+    ]
     if model.is_encoder_decoder:
         return {**model.heads, "seq2seq": {"objectives": list(names)}}
     if not prediction_names or tuple(prediction_names) == prediction_objectives(model.heads):

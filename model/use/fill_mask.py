@@ -18,6 +18,7 @@ from cloze.model.checkpoint import load_with_tokenizer
 from cloze.model.data.batch import move
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
+from cloze.model.objectives import objectives
 from cloze.model.train.precision import Precision, autocast, placement
 from cloze.model.use.configs import FillMaskConfig
 from cloze.model.use.request import Request, shortened
@@ -76,7 +77,7 @@ class FillMaskPipeline:
             )
         # Distance from a mask back to the position that predicts it.
         self._before = int("mntp" in names)
-        self._permuted = "plm" in names
+        self._permuted = any(own.transform for own in objectives(names))
         self.mask_token = str(self.pieces.backend.id_to_token(self.pieces.special.mask))
         self._reader = self.pieces.backend_naming([self.mask_token])
         self.longest = loaded.model.max_position_embeddings

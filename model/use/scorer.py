@@ -25,6 +25,7 @@ from cloze.model.families.models import load_model
 from cloze.model.families.pretraining import PretrainingModel, encode
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
+from cloze.model.objectives import objectives
 from cloze.model.train.device_scalars import read_async
 from cloze.model.train.precision import DTYPES, Precision
 from cloze.model.use.masked_copies import Bools, Mask, ScoringBatch, mask_sentences, scoring_batches
@@ -101,10 +102,10 @@ class SentenceScorer:
                 f"pretrained checkpoint"
             )
         loaded.require_trained("masked_lm", "lm")
-        if "plm" in names:
+        if unmasked := [own.name for own in objectives(names) if own.transform]:
             raise UsageError(
-                f"{path} was trained without masks (plm), which scores need; use a model that was "
-                f"trained with --objective mlm"
+                f"{path} was trained without masks ({unmasked[0]}), which scores need; use a model "
+                f"that was trained with --objective mlm"
             )
         causal_names = {"lm", "clm"} & set(names)
         if mask == "causal" and not causal_names:

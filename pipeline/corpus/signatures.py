@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import math
-import re
 import unicodedata
 from dataclasses import dataclass
 
@@ -20,10 +19,9 @@ import numpy.typing as npt
 
 from cloze.core import random_keys
 from cloze.core.ragged import I64
-from cloze.core.words import IGNORABLE, UNSPACED_LETTER, is_mark, letters_a_word
+from cloze.core.words import IGNORABLE, UNSPACED_LETTER, is_mark, letters_a_word, letters_apart
 from cloze.pipeline.corpus.options import DEFAULT, MinHash
 
-_UNSPACED_LETTERS = re.compile(f"({UNSPACED_LETTER.pattern})")
 _SPACE = 0x20
 _MANY_CAPITALS, _MANY_SIGNS = 8, 40
 # smallest first byte of a UTF-8 character of three bytes or more; unspaced scripts have no shorter
@@ -86,7 +84,7 @@ def _without_signs(text: str) -> str:
         for letter, sign in changes.items():
             text = text.replace(letter, sign)
     if UNSPACED_LETTER.search("".join(letters)):
-        text = " ".join(_UNSPACED_LETTERS.split(text))  # three times as fast as a substitution
+        text = letters_apart(text)
     return text
 
 

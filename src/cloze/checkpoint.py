@@ -150,7 +150,7 @@ class Checkpoint:
         Raises:
             UsageError: the checkpoint does not answer questions, or the question is empty.
         """
-        from cloze.labs.serving.answer import QuestionAnsweringPipeline
+        from cloze.labs.serving.predictors import QuestionAnsweringPipeline
         from cloze.model.use.request import as_given, matching_texts, texts_of
 
         top_k = self._options("answer", top_k=top_k).top_k
@@ -232,7 +232,7 @@ class Checkpoint:
         Raises:
             UsageError: the checkpoint does not tag words.
         """
-        from cloze.labs.serving.tag import TokenClassificationPipeline
+        from cloze.labs.serving.predictors import TokenClassificationPipeline
         from cloze.model.use.request import as_given, texts_of
 
         found = self._open(TokenClassificationPipeline).tag_batch(texts_of(text, "text"))

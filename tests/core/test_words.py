@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloze.core import words
-from cloze.core.words import count_words, letters_a_word, split_words, width, without_marks
+from cloze.core.words import (
+    count_words,
+    letters_a_word,
+    letters_apart,
+    split_words,
+    width,
+    without_marks,
+)
 
 LETTERS = st.text(
     st.sampled_from("ab é.,\n中文カな한글ไทยกິລາမြန်བོད་ខ្មែរ\u200d\ufe0f12") | st.characters(exclude_categories=["Cs"]),
@@ -145,3 +152,8 @@ def test_a_word_keeps_its_marks(text: str, found: list[str]) -> None:
 )
 def test_words_that_are_the_same_but_for_case_and_form(one: str, other: str, alike: bool) -> None:
     assert (words.caseless(one) == words.caseless(other)) is alike
+
+
+@given(st.text() | st.text(alphabet="aé1 .日本がﾊﾞกิ้ကြ\u3099\ufe00\u200dᠠ𠀀", max_size=40))
+def test_letters_apart_is_the_substitution(text: str) -> None:
+    assert letters_apart(text) == words.UNSPACED_LETTER.sub(r" \g<0> ", text)

@@ -60,8 +60,8 @@ def test_a_job_with_a_secret_is_its_owner_s_alone_to_read(
 
 
 def test_a_worker_runs_the_stages_of_plug_ins_but_nothing_else_of_other_packages() -> None:
-    assert plugins.is_stage("cloze.labs.inside.prune_stage:STAGE")
-    assert plugins.is_stage("cloze.labs.inside.attention_stage:STAGE")
+    assert plugins.is_stage("cloze.labs.inside.stages:PRUNE")
+    assert plugins.is_stage("cloze.labs.inside.stages:ATTENTION_STAGE")
     for reference in (
         "cloze.labs.records.babylm:reader",
         "os:system",

@@ -5,27 +5,20 @@ from __future__ import annotations
 import pytest
 
 from cloze.core.stages.stage import Stage
-from cloze.labs.before_bert import static_stage
-from cloze.labs.inside import (
-    attention_stage,
-    heads_stage,
-    layer_stages,
-    neighbours_config,
-    prune_stage,
-)
+from cloze.labs.before_bert import stages as static_stage
+from cloze.labs.inside import stages as inside
 from cloze.labs.papers import submission
-from cloze.labs.retrieval import index_stage
 from cloze.labs.retrieval import stages as retrieval
-from cloze.labs.selection import embed_corpus_stage, quality_filter_stage, semantic_stage
-from cloze.labs.seq2seq import verb
+from cloze.labs.selection import stages as selection
+from cloze.labs.seq2seq import stages as verb
 from cloze.labs.serving import verbs, worker
 from tests import contracts
 
 STAGES = (
-    static_stage.STAGE, attention_stage.STAGE, heads_stage.STAGE, layer_stages.PROBE, layer_stages.LAYERS,
-    neighbours_config.STAGE, prune_stage.STAGE, submission.STAGE, index_stage.STAGE, retrieval.ENTITIES,
-    retrieval.SEARCH, retrieval.ANSWER_CORPUS, quality_filter_stage.STAGE, semantic_stage.STAGE,
-    embed_corpus_stage.STAGE, verb.STAGE, verbs.ANSWER_STAGE,
+    static_stage.STAGE, inside.ATTENTION_STAGE, inside.HEADS, inside.PROBE, inside.LAYERS,
+    inside.NEIGHBOURS_STAGE, inside.PRUNE, submission.STAGE, retrieval.INDEX, retrieval.ENTITIES,
+    retrieval.SEARCH, retrieval.ANSWER_CORPUS, selection.FILTER, selection.SEMDEDUP,
+    selection.VECTORS, verb.STAGE, verbs.ANSWER_STAGE,
     verbs.CLASSIFY_STAGE, verbs.TAG_STAGE, verbs.SCORE_STAGE, verbs.EMBED_STAGE, worker.SERVE,
 )  # fmt: skip
 

@@ -14,7 +14,7 @@ from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.stage import Stage
 from cloze.labs.retrieval import index_build
-from cloze.labs.retrieval.index_stage import STAGE as INDEX
+from cloze.labs.retrieval.stages import INDEX
 from cloze.pipeline.corpus.stage import STAGE as CORPUS
 from cloze.pipeline.dataset import build as dataset_build
 from cloze.pipeline.dataset.stage import STAGE as DATASET

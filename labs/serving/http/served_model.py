@@ -19,10 +19,49 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
 from cloze.core.errors import ClozeError, describe_os_error
-from cloze.labs.serving.http.metrics import ServingMetrics
 from cloze.labs.serving.http.worker_process import WorkerLostError, WorkerProcess
 from cloze.labs.serving.limits import Limits
+
+SECONDS = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+
+
+class ServingMetrics:
+    """Metrics of one server, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        common: dict[str, Any] = {"labelnames": ["model"], "registry": registry}
+        self.requests = Counter(
+            "cloze_serve_requests", "Requests by HTTP status.", ["model", "status"],
+            registry=registry,
+        )  # fmt: skip
+        self.restarts = Counter(
+            "cloze_serve_worker_restarts", "Starts after a worker's end.", **common
+        )
+        self.seconds, self._batch_seconds, self._batch_items = (
+            Histogram(f"cloze_serve_{name}", text, buckets=buckets, **common)
+            for name, text, buckets in (
+                ("request_seconds", "Time to an answer.", SECONDS),
+                ("batch_seconds", "Time of a batch at the worker.", SECONDS),
+                ("batch_items", "Items per batch.", SIZES),
+            )
+        )
+        self.queue = Gauge("cloze_serve_queue_items", "Items that wait.", **common)
+        self.ready = Gauge("cloze_serve_ready", "1: the model has a worker.", **common)
+
+    def batch(self, model: str, items: int, seconds: float) -> None:
+        """Record a batch that the worker answered."""
+        self._batch_items.labels(model).observe(items)
+        self._batch_seconds.labels(model).observe(seconds)
+
+    def text(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
+        return generate_latest(self.registry)
+
 
 log = logging.getLogger(__name__)
 

@@ -14,14 +14,14 @@ from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.stage import NULL_REPORTER
-from cloze.labs.before_bert.static_stage import STAGE, StaticVectorsConfig
+from cloze.labs.before_bert.stages import STAGE, StaticVectorsConfig
 from cloze.labs.before_bert.static_training import (
     Sentences,
     co_occurrences,
     score_analogies,
 )
 from cloze.labs.inside.neighbours import Neighbours
-from cloze.labs.inside.neighbours_config import NeighboursConfig
+from cloze.labs.inside.stages import NeighboursConfig
 from cloze.model import checkpoint
 from cloze.model.use.request import Request
 from cloze.pipeline import tokenizer

@@ -130,12 +130,12 @@ def test_the_page_has_the_maps_and_loads_nothing(
 def test_a_line_per_head_for_people(path: str) -> None:
     from rich.console import Console
 
-    from cloze.labs.inside.attention_page import head_table
+    from cloze.labs.inside.commands import _show_heads
 
     (found,) = cloze.load(path).attention([TEXT])
     answer = {**found, "maps": [layer.tolist() for layer in found["maps"]]}
     console = Console(width=100, record=True, file=io.StringIO())
-    console.print(head_table(answer))
+    console.print(_show_heads(answer))
     lines = console.export_text().splitlines()
     assert len(lines) == 1 + 8
     cells = lines[1 + 5].split()

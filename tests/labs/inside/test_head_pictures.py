@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloze.labs.inside import head_plots
+from cloze.labs.inside import plots as head_plots
 
 
 @pytest.mark.parametrize("layers", [2, 3])
@@ -20,7 +20,7 @@ def test_layers_are_whole_numbers(monkeypatch: pytest.MonkeyPatch, layers: int) 
 
     monkeypatch.setattr(head_plots, "svg", kept)
     values = [[0.25, None, 0.5]] * layers
-    assert head_plots.draw({"by_head": dict.fromkeys(head_plots.TITLES, values)}) == "svg"
+    assert head_plots.draw_heads({"by_head": dict.fromkeys(head_plots.TITLES, values)}) == "svg"
     (figure,) = figures
     assert [axes.get_title() for axes in figure.axes] == list(head_plots.TITLES.values())
     for axes, name in zip(figure.axes, head_plots.TITLES, strict=True):

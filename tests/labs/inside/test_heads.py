@@ -21,11 +21,12 @@ from cloze.core.stages.stage import BuildContext
 from cloze.flows.cli import main
 from cloze.flows.report.report_nodes import NodePlacement, ReportNode
 from cloze.labs.inside.attention import AttentionReader
-from cloze.labs.inside.head_plots import draw, head_pictures
-from cloze.labs.inside.head_statistics import PADDING, HeadStatistics, TokenRows
+from cloze.labs.inside.head_statistics import PADDING, HeadStatistics, TokenRows, read_treebank
 from cloze.labs.inside.heads import attend, positional_heads
-from cloze.labs.inside.heads_stage import STAGE, HeadsConfig
-from cloze.labs.inside.treebank import read_treebank
+from cloze.labs.inside.plots import draw_heads as draw
+from cloze.labs.inside.plots import head_pictures
+from cloze.labs.inside.stages import HEADS as STAGE
+from cloze.labs.inside.stages import HeadsConfig
 from cloze.model.data.shards import ShardedRows
 from tests.model.datasets import write_dataset
 from tests.model.use.test_embed import write_t5

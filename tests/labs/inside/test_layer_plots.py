@@ -7,7 +7,8 @@ from typing import Any
 
 from cloze.flows.report.page import render
 from cloze.flows.report.report_nodes import ReportNode
-from cloze.labs.inside.layer_plots import draw, pictures
+from cloze.labs.inside.plots import draw_layers as draw
+from cloze.labs.inside.plots import layer_pictures as pictures
 from tests.flows.report.test_page import PRETRAIN, gathered
 
 HISTORY = [{"step": 30, "tokens": 500}, {"step": 60, "tokens": 2000}]

@@ -13,8 +13,8 @@ from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.flows.cli import main
-from cloze.labs.inside.layer_stages import LAYERS, LayersConfig
-from cloze.labs.inside.layers import changes, cka
+from cloze.labs.inside.probe import changes, cka
+from cloze.labs.inside.stages import LAYERS, LayersConfig
 from cloze.model import checkpoint
 from cloze.model.families.models import load_backbone
 from cloze.pipeline import tokenizer

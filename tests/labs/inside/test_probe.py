@@ -15,10 +15,9 @@ from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.flows.cli import main
-from cloze.labs.inside.layer_stages import PROBE, ProbeConfig
-from cloze.labs.inside.layers import token_states
-from cloze.labs.inside.probe_spans import Spans, sampled, spans_of, word_states
-from cloze.labs.inside.probe_training import Probes, fit, standardize
+from cloze.labs.inside.probe import token_states
+from cloze.labs.inside.probes import Probes, Spans, fit, sampled, spans_of, standardize, word_states
+from cloze.labs.inside.stages import PROBE, ProbeConfig
 from cloze.model import checkpoint
 from cloze.model.families.models import load_backbone
 from cloze.model.tasks.encode import encode_words
@@ -58,7 +57,7 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A recipe of 80 steps, enough for a few words."""
     for name, value in {"EPOCHS": 4, "EPOCH": 2560, "RATE": 0.05}.items():
-        monkeypatch.setattr(f"cloze.labs.inside.probe_training.{name}", value)
+        monkeypatch.setattr(f"cloze.labs.inside.probes.{name}", value)
 
 
 def run(directory: str, tmp_path: Path, **config: Any) -> dict[str, Any]:
@@ -110,7 +109,7 @@ def test_a_probe_of_one_hot_states_is_always_right_and_one_of_noise_at_chance(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name, value in {"EPOCHS": 8, "RATE": 0.02}.items():
-        monkeypatch.setattr(f"cloze.labs.inside.probe_training.{name}", value)
+        monkeypatch.setattr(f"cloze.labs.inside.probes.{name}", value)
     rng = np.random.default_rng(0)
     labels = rng.integers(0, 4, 600)
     features = torch.stack(

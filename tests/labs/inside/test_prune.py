@@ -25,9 +25,9 @@ from cloze.labs.inside.head_gates import (
     importance,
     learned_gates,
 )
-from cloze.labs.inside.prune import layers_to_keep, sparse
-from cloze.labs.inside.prune_stage import STAGE, PruneConfig
-from cloze.labs.inside.smaller import keep_heads, keep_layers
+from cloze.labs.inside.prune import keep_heads, keep_layers, layers_to_keep, sparse
+from cloze.labs.inside.stages import PRUNE as STAGE
+from cloze.labs.inside.stages import PruneConfig
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import load_backbone

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cloze.core.errors import DataError
-from cloze.labs.inside.probe_spans import spans_of
+from cloze.labs.inside.probes import spans_of
 from cloze.model.tasks.formats.columns import TaggedWords
 
 SENTENCES = TaggedWords(

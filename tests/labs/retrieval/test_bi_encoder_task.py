@@ -27,9 +27,8 @@ from cloze.labs.retrieval.bi_encoder_task import (
     SplitEmbeddings,
     contrastive_loss,
 )
-from cloze.labs.retrieval.pairs import QueryPassages
+from cloze.labs.retrieval.pairs import QueryPassages, ndcg, recall, relevant_ranks
 from cloze.labs.retrieval.passages import PassageIndex, best
-from cloze.labs.retrieval.ranking_metrics import ndcg, recall, relevant_ranks
 from cloze.labs.retrieval.tasks import RetrievalOptions
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_backbone

@@ -13,7 +13,7 @@ from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
 from cloze.labs.retrieval.entities import with_dates
 from cloze.labs.retrieval.stages import ENTITIES, EntitiesConfig
-from cloze.labs.serving.tag import TokenClassificationPipeline
+from cloze.labs.serving.predictors import TokenClassificationPipeline
 from cloze.model import checkpoint
 from tests.pipeline.corpus.corpora import write_corpus
 from tests.tiny_models import tiny_config, tiny_model, write_classifier, write_tokenizer

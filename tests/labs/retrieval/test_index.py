@@ -22,8 +22,9 @@ from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
-from cloze.labs.retrieval.index_stage import STAGE, IndexConfig
 from cloze.labs.retrieval.passages import K1, B, PassageIndex, best, cut, words_of_text
+from cloze.labs.retrieval.stages import INDEX as STAGE
+from cloze.labs.retrieval.stages import IndexConfig
 from tests import warm
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
 

@@ -13,13 +13,11 @@ from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
-from cloze.labs.retrieval.answer import CorpusAnswers
 from cloze.labs.retrieval.passages import Passage, best
-from cloze.labs.retrieval.search import SMOOTHING, Reading, Search, Searcher
+from cloze.labs.retrieval.search import SMOOTHING, CorpusAnswers, Reading, Search, Searcher
 from cloze.labs.retrieval.stages import AnswerCorpusConfig, SearchConfig
-from cloze.labs.selection.embed_corpus_stage import STAGE as VECTORS
-from cloze.labs.selection.embed_corpus_stage import VectorsConfig
-from cloze.labs.serving.answer import QuestionAnsweringPipeline
+from cloze.labs.selection.stages import VECTORS, VectorsConfig
+from cloze.labs.serving.predictors import QuestionAnsweringPipeline
 from cloze.labs.vectors import vectors_file_name
 from cloze.model import checkpoint
 from cloze.model.use.embed import EmbeddingPipeline

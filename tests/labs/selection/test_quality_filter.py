@@ -15,7 +15,8 @@ from cloze.core.config import parse_config
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.labs.selection.quality_filter import DESCRIPTION, WEIGHTS, Filter, thresholds
-from cloze.labs.selection.quality_filter_stage import STAGE, FilterConfig
+from cloze.labs.selection.stages import FILTER as STAGE
+from cloze.labs.selection.stages import FilterConfig
 from tests.pipeline.corpus.corpora import make, rows, write_jsonl
 
 GOOD = (
@@ -128,42 +129,8 @@ def test_a_corpus_without_what_is_unlike(texts, linear, tmp_path):
     assert 5 < stricter.manifest.summary["documents"] < 35
 
 
-def test_an_n_gram_model_knows_order(texts, tmp_path):
-    (tmp_path / "s.jsonl").write_text("")
-    ordered = [
-        " ".join(f"{a} {b} {c}." for a, b, c in zip(GOOD, GOOD[1:], GOOD[2:], strict=False))
-        for _ in range(3)
-    ]
-    write_jsonl(
-        tmp_path / "good.jsonl",
-        *(f"{' '.join(ordered)} Number {n} is told here." for n in range(60)),
-    )
-    made = execute(
-        STAGE,
-        parse_config(
-            FilterConfig,
-            {"kind": "ngram", "good": [{"kind": "jsonl", "path": f"{tmp_path}/good.jsonl"}]},
-            "filter",
-        ),
-        {},
-        str(tmp_path / "ngram"),
-    )
-    assert "auc" not in made.manifest.summary
-    found = Filter.read(made.artifact)
-    words = " ".join(ordered).split()
-    shuffled = random.Random(1).sample(words, len(words))
-    known, mixed, unknown = (
-        found.score(text) for text in (" ".join(words), " ".join(shuffled), document(BAD, 1))
-    )
-    assert known > mixed > unknown
-    repeated = found.score("river " * 50)
-    assert repeated is not None
-    assert repeated < known
-
-
 def test_thresholds_are_quantiles():
     found = Filter(
-        kind="linear",
         bits=10,
         weights=np.zeros(1024, np.float32),
         bias=0.0,
@@ -174,22 +141,15 @@ def test_thresholds_are_quantiles():
 
 def test_it_is_read_as_it_was_written(tmp_path):
     weights = np.random.default_rng(1).normal(size=1024).astype(np.float32)
-    written = Filter(
-        kind="ngram", bits=10, weights=weights, bias=3.5, thresholds={0: -9.0, 100: -2.0}
-    )
+    written = Filter(bits=10, weights=weights, bias=3.5, thresholds={0: 0.1, 100: 0.9})
     written.write(str(tmp_path))
     found = Filter.read(str(tmp_path))
     assert found.weights.tobytes() == weights.tobytes()
-    assert (found.kind, found.bits, found.bias, found.thresholds) == (
-        "ngram",
-        10,
-        3.5,
-        {0: -9.0, 100: -2.0},
-    )
+    assert (found.bits, found.bias, found.thresholds) == (10, 3.5, {0: 0.1, 100: 0.9})
 
 
 def test_bad_input(texts, linear, tmp_path):
-    with pytest.raises(UsageError, match="needs bad documents"):
+    with pytest.raises(UsageError, match="bad"):
         train(texts, tmp_path / "a", bad=[])
     write_jsonl(tmp_path / "few.jsonl", *(document(BAD, n) for n in range(5)))
     with pytest.raises(DataError, match="--bad has 5 documents"):

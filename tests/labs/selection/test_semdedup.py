@@ -31,11 +31,15 @@ from cloze.labs.selection.semantic_clusters import (
     fit,
     mean_of,
 )
-from cloze.labs.selection.semantic_stage import (
-    STAGE,
+from cloze.labs.selection.stages import (
+    SEMDEDUP as STAGE,
+)
+from cloze.labs.selection.stages import (
     SemDedupConfig,
     clusters_for,
-    headline,
+)
+from cloze.labs.selection.stages import (
+    semdedup_headline as headline,
 )
 from cloze.labs.vectors import (
     SCALE,

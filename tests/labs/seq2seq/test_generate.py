@@ -16,7 +16,7 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.execute import execute
 from cloze.labs.seq2seq import generate
 from cloze.labs.seq2seq.generate import SamplingParams, TextGenerationPipeline, sampling_params
-from cloze.labs.seq2seq.verb import GenerateConfig
+from cloze.labs.seq2seq.stages import GenerateConfig
 from cloze.model import checkpoint
 from cloze.model.families.models import load_model
 from cloze.model.hub.stages import EXPORT, ExportConfig

@@ -18,8 +18,7 @@ from cloze.core.errors import StoppedError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
-from cloze.labs.selection.embed_corpus_stage import STAGE as VECTORS
-from cloze.labs.selection.embed_corpus_stage import VectorsConfig
+from cloze.labs.selection.stages import VECTORS, VectorsConfig
 from cloze.labs.seq2seq.decoder import BeamSearch
 from cloze.labs.seq2seq.generate import Generate, generation_pipeline
 from cloze.labs.seq2seq.rag import (
@@ -27,7 +26,7 @@ from cloze.labs.seq2seq.rag import (
     RagNetwork,
     marginal_log_likelihood,
 )
-from cloze.labs.seq2seq.verb import GenerateConfig
+from cloze.labs.seq2seq.stages import GenerateConfig
 from cloze.model import checkpoint
 from cloze.model.families.models import new_model
 from cloze.model.hub.stages import EXPORT, ExportConfig

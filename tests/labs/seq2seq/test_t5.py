@@ -11,7 +11,7 @@ import torch
 
 from cloze.core.stages.execute import execute
 from cloze.labs.seq2seq.generate import generation_pipeline
-from cloze.labs.seq2seq.relative_bias import RelativeBias
+from cloze.labs.seq2seq.kv_cache import RelativeBias
 from cloze.model.families.hub_format import hub_of
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import model_config

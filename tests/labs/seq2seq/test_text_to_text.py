@@ -15,9 +15,9 @@ from cloze.core.errors import UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
 from cloze.core.storage import read_tsv
-from cloze.labs.seq2seq import text_metrics
+from cloze.labs.seq2seq import stages as text_metrics
 from cloze.labs.seq2seq.generate import Generate, generation_pipeline
-from cloze.labs.seq2seq.verb import GenerateConfig
+from cloze.labs.seq2seq.stages import GenerateConfig
 from cloze.model import checkpoint
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import config_class

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import UsageError
-from cloze.labs.serving import answer
+from cloze.labs.serving import predictors as answer
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tasks.table import load_task
 

@@ -9,7 +9,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from cloze.labs.serving.http.application import application
-from cloze.labs.serving.http.metrics import ServingMetrics
+from cloze.labs.serving.http.served_model import ServingMetrics
 from cloze.labs.serving.limits import Limits
 
 

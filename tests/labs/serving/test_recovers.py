@@ -15,8 +15,7 @@ import pytest
 
 from cloze.core.errors import ClozeError, DataError
 from cloze.labs.serving.http import served_model
-from cloze.labs.serving.http.metrics import ServingMetrics
-from cloze.labs.serving.http.served_model import ServedModel
+from cloze.labs.serving.http.served_model import ServedModel, ServingMetrics
 from cloze.labs.serving.http.worker_process import WorkerProcess
 from cloze.labs.serving.limits import Limits
 

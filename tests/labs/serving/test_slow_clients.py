@@ -20,7 +20,7 @@ from websockets.sync.client import connect
 
 from cloze.flows.ui import dashboard, mlflow_server, prefect_server
 from cloze.flows.ui.timed_protocol import TimedProtocol
-from cloze.labs.serving.http.http_limits import LimitsMiddleware
+from cloze.labs.serving.http.application import LimitsMiddleware
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n"

@@ -13,7 +13,7 @@ import torch
 
 from cloze.core.errors import UsageError
 from cloze.core.stages.execute import execute
-from cloze.labs.xlnet.objective import Permutation
+from cloze.labs.xlnet.two_stream import Permutation
 from cloze.model import checkpoint
 from cloze.model.data import layouts
 from cloze.model.data.batch import AttentionModes, collate

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloze.core.ragged import offsets_of
-from cloze.labs.xlnet.objective import Permutation
+from cloze.labs.xlnet.two_stream import Permutation
 from cloze.model.data.masks import MaskRateSchedule
 from cloze.model.data.rows import MaskedRows
 

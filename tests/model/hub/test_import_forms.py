@@ -309,7 +309,7 @@ def test_labels_join_as_in_transformers_pipeline(
 def test_a_token_head_tags_whole_words_with_whole_labels(
     names: list[str] | None, scheme: str | None, tmp_path: Path
 ) -> None:
-    from cloze.labs.serving.tag import TokenClassificationPipeline
+    from cloze.labs.serving.predictors import TokenClassificationPipeline
 
     labels = {"id2label": dict(enumerate(names))} if names else {"num_labels": 2}
     config = transformers.BertConfig(**SIZES, **labels)

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import DataError
-from cloze.labs.inside.layer_stages import ProbeConfig
 from cloze.labs.inside.prune import Scorer
+from cloze.labs.inside.stages import ProbeConfig
 from cloze.model.tasks.files import check_apart, headline
 from cloze.model.tasks.finetune.stage import FinetuneConfig
 from cloze.model.tasks.kinds.multitask import MultiTask

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from cloze.labs.serving.answer import QuestionAnsweringPipeline
+from cloze.labs.serving.predictors import QuestionAnsweringPipeline
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_backbone
 from cloze.model.tasks.formats.choices import Choices

@@ -17,8 +17,7 @@ from cloze.core.errors import StoppedError, UsageError
 from cloze.core.ragged import I64
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.storage import read_tsv
-from cloze.labs.inside.prune_stage import STAGE as PRUNE
-from cloze.labs.inside.prune_stage import PruneConfig
+from cloze.labs.inside.stages import PRUNE, PruneConfig
 from cloze.model import checkpoint
 from cloze.model.tasks.heads import new_network, trained_network
 from cloze.model.tasks.kinds.multitask import select_task

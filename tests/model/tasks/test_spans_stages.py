@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import DataError, UsageError
-from cloze.labs.serving.answer import QuestionAnsweringPipeline
+from cloze.labs.serving.predictors import QuestionAnsweringPipeline
 from cloze.model import checkpoint
 from tests.model.tasks.conftest import BAD, GOOD, NEUTRAL
 from tests.model.tasks.stages import evaluate, finetune, settings

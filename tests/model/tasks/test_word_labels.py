@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cloze.core.errors import DataError
-from cloze.labs.serving.tag import TokenClassificationPipeline
+from cloze.labs.serving.predictors import TokenClassificationPipeline
 from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.tasks.encode import FIRST, encode_words, widen
 from cloze.model.tasks.formats.columns import TaggedWords

@@ -185,7 +185,7 @@ def _train(case: Case, dataset: str, world: Any, steps: int) -> Trained:
     """The weights before and after, and the gradients' norms. One process runs the micro-batches of
     all ranks.
     """
-    from cloze.labs.xlnet.objective import Permutation
+    from cloze.labs.xlnet.two_stream import Permutation
     from cloze.model.data.batch import AttentionModes, empty_batch
     from cloze.model.data.sampler import Sampler
     from cloze.model.data.shards import ShardedRows

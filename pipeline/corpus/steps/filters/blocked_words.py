@@ -15,7 +15,7 @@ from pydantic import Field
 from cloze.core import storage
 from cloze.core.config import InputPath
 from cloze.core.errors import DataError
-from cloze.core.words import UNSPACED_LETTER, caseless, is_mark
+from cloze.core.words import UNSPACED_LETTER, caseless, is_mark, letters_apart
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import CorpusOptions
 from cloze.pipeline.corpus.steps.base import (
@@ -72,7 +72,7 @@ class WordList:
     def count(self, text: str) -> int:
         """Count the occurrences of the words and phrases in a text; only whole words match."""
         folded = caseless(text)
-        words = _word().findall(UNSPACED_LETTER.sub(r" \g<0> ", folded))
+        words = _word().findall(letters_apart(folded))
         # what a combining mark follows is another letter
         rests = (rest for part in self.parts for rest in folded.split(part)[1:])
         total = sum(not is_mark(rest[:1] or " ") for rest in rests)
