@@ -39,7 +39,7 @@ def servers() -> Iterator[Finding]:
     """Check the servers of `cloze ui` and those named in the environment."""
     runs = runs_directory()
     current = server_addresses.servers(runs)
-    for service in current.get("services", {}).values():
+    for service in server_addresses.observed(current).values():
         is_up = service["state"] == "up"
         fix = (
             f"read {service['log']}, remove the cause, then end `cloze ui` "
@@ -52,6 +52,8 @@ def servers() -> Iterator[Finding]:
             ok=is_up or is_starting,
             fix=fix,
         )
+    if server_addresses.is_stopped(current.get("pid", 0)):
+        yield _stopped("cloze ui", current["pid"])
     if not current:
         yield Finding(
             check="servers", observed=f"none run for {runs.resolve()}; `cloze ui` starts them"
@@ -86,22 +88,34 @@ def stack() -> Iterator[Finding]:
     if not directory:
         return
     try:
-        services = json.loads((Path(directory) / "state.json").read_text())["services"]
-    except (OSError, ValueError):
+        content = json.loads((Path(directory) / "state.json").read_text())
+        supervisor, services = content["pid"], content["services"]
+        if str(Path(directory).resolve()) not in psutil.Process(supervisor).cmdline():
+            raise ValueError  # its supervisor was killed
+    except (OSError, ValueError, psutil.Error):
         fix = f"python infra/stack.py up --dir {directory}"
         yield Finding(check="stack", observed=f"nothing runs in {directory}", ok=False, fix=fix)
         return
+    if server_addresses.is_stopped(supervisor):
+        yield _stopped("stack", supervisor)
     for name, service in services.items():
         restarts = f", restarted {service['restarts']} times" if service["restarts"] else ""
+        pid = service.get("pid")
+        gone = f", but its process {pid} is gone" if pid and not psutil.pid_exists(pid) else ""
         yield Finding(
             check=name,
-            observed=f"{service['state']}{restarts}",
-            ok=service["state"] in ("healthy", "starting", "done"),
+            observed=f"{service['state']}{restarts}{gone}",
+            ok=service["state"] in ("healthy", "starting", "done") and not gone,
             fix=(
                 f"the stack starts it again; if it stays down, read {service['log']}, remove the "
                 f"cause, then python infra/stack.py down --dir {directory}, and up"
             ),
         )
+
+
+def _stopped(check: str, pid: int) -> Finding:
+    observed = f"process {pid} is stopped: it restarts no server and ends none"
+    return Finding(check=check, observed=observed, ok=False, fix=f"kill -CONT {pid}")
 
 
 def _refusal(api: str) -> str:

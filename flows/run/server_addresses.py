@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from cloze.core.artifacts.lock import is_locked
+import psutil
+
+from cloze.core.artifacts import lock
 from cloze.core.records import read_record
 
 SERVERS, STATE = ".servers", "state.json"  # below the runs; locked while `cloze ui` runs
@@ -26,9 +29,35 @@ TRUST = "set SSL_CERT_FILE and REQUESTS_CA_BUNDLE to the file with your CA's cer
 def servers(runs: Path) -> dict[str, Any]:
     """Return the addresses that `cloze ui` has written; empty if it is not running."""
     with suppress(OSError):
-        if is_locked(str(runs / SERVERS)):
+        if lock.is_locked(str(runs / SERVERS)):
             return read_record((runs / SERVERS / STATE).read_bytes()) or {}
     return {}
+
+
+def observed(servers: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the services as they are now; their supervisor may be too stopped to note an end."""
+    return {
+        name: {**service, "state": _observed_state(service)}
+        for name, service in servers.get("services", {}).items()
+    }
+
+
+def _observed_state(service: Mapping[str, Any]) -> str:
+    recorded = str(service["state"])
+    if recorded != "up" or "start" not in service:
+        return recorded
+    if not lock.is_running(service):
+        return "ended"
+    health = service.get("health")
+    is_silent = not answers(health) if health else is_stopped(service["pid"])
+    return "silent" if is_silent else recorded
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped, as by SIGSTOP or Ctrl-Z."""
+    with suppress(psutil.Error):
+        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
+    return False
 
 
 def api(runs: Path) -> str | None:

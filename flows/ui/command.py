@@ -132,7 +132,7 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
             path = quote(page.removeprefix(now[name]), safe="")
             page = f"{now[name]}{LOGIN_PATH}{f'?next={path}' if path else ''}#{key}"
         screen.print(f"{title:<9}{page}", soft_wrap=True)
-    for service in now["services"].values():
+    for service in server_addresses.observed(now).values():
         if service["state"] != "up":
             log = escape(service["log"])
             screen.print(

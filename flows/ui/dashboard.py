@@ -233,7 +233,7 @@ def server_rows(
             "address": links.get(service["title"]) or service["address"],
             "uptime": format_duration(time.time() - service["since"]) if service["since"] else "",
         }
-        for service in servers.get("services", {}).values()
+        for service in server_addresses.observed(servers).values()
     ]
 
 

@@ -6,8 +6,9 @@
     prefect/        Prefect's home: database and settings, separate from the user's own
 
 state.json: {"pid", "state": "starting|up|ending", "prefect", "mlflow", "page" (addresses), "api",
-"deployments": […], "services": {NAME: {"state": "waiting|starting|up|silent|broken|ended", "pid",
-"since", "restarts", "last", "log", "address", "port", "title"}}}; `since` in Unix seconds.
+"deployments": […], "services": {NAME: {"state": "waiting|starting|up|silent|broken|ended", "pid"
+with its identity, "since", "restarts", "last", "log", "address", "health", "port", "title"}}};
+`since` in Unix seconds.
 """
 
 from __future__ import annotations

@@ -287,25 +287,6 @@ def test_servers_that_do_not_answer_are_told_without_their_passwords(
     assert wrong[1].observed == "http://127.0.0.1:9 does not answer"
 
 
-def test_a_part_of_the_stack_that_is_down_is_named_with_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(runs.STACK, raising=False)
-    assert not list(runs.stack())
-    monkeypatch.setenv(runs.STACK, str(tmp_path))
-    (nothing,) = runs.stack()
-    assert not nothing.ok
-    assert f"up --dir {tmp_path}" in nothing.fix
-    services = {
-        name: {"state": state, "restarts": restarts, "log": f"{tmp_path}/logs/{name}.log"}
-        for name, state, restarts in (("redis", "restarting", 3), ("mlflow", "healthy", 0))
-    }
-    (tmp_path / "state.json").write_text(json.dumps({"pid": 1, "services": services}))
-    redis, mlflow = runs.stack()
-    assert (redis.ok, mlflow.ok) == (False, True)
-    assert f"{tmp_path}/logs/redis.log" in redis.fix
-
-
 def test_a_server_that_restarts_again_and_again_is_told_with_its_log(place: Path) -> None:
     service = {
         "title": "MLflow",

@@ -288,12 +288,16 @@ def test_the_stack(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         name: {"state": name, "restarts": number, "log": f"{name}.log"}
         for number, name in enumerate(("healthy", "starting", "done", "down"))
     }
-    (tmp_path / "state.json").write_text(json.dumps({"services": services}))
+    fake = [sys.executable, "-S", "-c", "input()", str(tmp_path)]
+    with subprocess.Popen(fake, stdin=subprocess.PIPE) as supervisor:
+        content = {"pid": supervisor.pid, "services": services}
+        (tmp_path / "state.json").write_text(json.dumps(content))
+        found = rows(runs.stack)
     fix = (
         f"the stack starts it again; if it stays down, read down.log, remove the cause, then python "
         f"infra/stack.py down --dir {tmp_path}, and up"
     )
-    assert rows(runs.stack) == [
+    assert found == [
         good("healthy", "healthy"),
         good("starting", "starting, restarted 1 times"),
         good("done", "done, restarted 2 times"),
