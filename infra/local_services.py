@@ -14,6 +14,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 import shutil
 import subprocess
 import sys
@@ -248,10 +249,12 @@ class LocalServices:
         self.prepare("tools", environment)
         names = [*self.specs["tools"]["environment"], "SECRETS_DIR"]
         lines = [
-            f"export {n}='{environment[n]}'" for n in names if n not in ("HOME", "PREFECT_HOME")
+            f"export {n}={shlex.quote(environment[n])}"
+            for n in names
+            if n not in ("HOME", "PREFECT_HOME")
         ]
         logins = ENTRYPOINT.read_text().partition("set -eu\n")[2].rpartition("exec ")[0]
-        text = "\n".join([f"export CLOZE_STACK='{self.directory}'", *lines, logins])
+        text = "\n".join([f"export CLOZE_STACK={shlex.quote(str(self.directory))}", *lines, logins])
         (self.directory / "env.sh").write_text(text)
 
 

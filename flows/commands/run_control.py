@@ -104,7 +104,7 @@ def logs(target: str, lines: int, as_json: bool) -> None:
 def _newest_logs(text: str) -> str:
     """Return the artifact with the newest log, of those that a TARGET names."""
     from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.core.errors import DataError
+    from cloze.core.errors import DataError, shell_command
     from cloze.core.stages.worker import LOGS, local_directory
     from cloze.flows.run import targets
 
@@ -114,7 +114,9 @@ def _newest_logs(text: str) -> str:
         for log in (local_directory(path) / LOGS).glob("*.log")
     ]
     if not mtimes:
-        raise DataError(f"{text} has no logs yet ({LOGS}/*.log); see `cloze status {text}`")
+        raise DataError(
+            f"{text} has no logs yet ({LOGS}/*.log); see {shell_command('status', text)}"
+        )
     return max(mtimes)[1]
 
 
@@ -155,11 +157,14 @@ def cancel(target: str, as_json: bool) -> None:
     training; the same command again continues any other stage.
     """
     from cloze.core.artifacts.lineage import containing_artifact
+    from cloze.core.errors import shell_command
     from cloze.flows.run import targets
 
     resolved = targets.resolve(target)
     if resolved.is_run:
-        _cancel_run(resolved.run, as_json, f"Continue with `cloze resume {resolved.run}`.")
+        _cancel_run(
+            resolved.run, as_json, f"Continue with {shell_command('resume', resolved.run)}."
+        )
     else:
         _cancel_artifact(containing_artifact(resolved.path), as_json)
 
@@ -185,11 +190,12 @@ def _cancel_artifact(path: str, as_json: bool) -> None:
 
 def _how_to_continue(path: str) -> str:
     from cloze.core import storage
+    from cloze.core.errors import shell_command
     from cloze.core.stages.worker import JOB, LOGS, Job
 
     job_file = storage.join(path, LOGS, JOB)
     if storage.exists(job_file) and Job.read(job_file).stage in TRAININGS:
-        return f"Continue with `cloze resume {path}`."
+        return f"Continue with {shell_command('resume', path)}."
     return "Continue with the same command."
 
 
@@ -280,7 +286,8 @@ def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_
         values = {key: _with_run_changes(section, changes) for key, section in values.items()}
         run = without_other_launchers(values.get("run") or {}, changes.get("launcher"))
         values["run"] = {**run, **changes}
-    config = RunConfig({**values, NAME: name}, name)  # its directory may have been renamed
+    # its directory may have been renamed, and to a name that no config may give
+    config = RunConfig({**values, NAME: name}, name, is_there=True)
     session = RunSession(parameters, started_nodes=started, config=config)
     start(session, prefect=prefect, as_json=as_json)
 
@@ -304,7 +311,7 @@ def _with_secrets(
     Raises:
         UsageError: the source has changed or lacks the secrets.
     """
-    from cloze.core.errors import UsageError
+    from cloze.core.errors import UsageError, shell_command
     from cloze.core.secrets import REDACTED, redact
     from cloze.flows.graph import config as configs
 
@@ -317,7 +324,7 @@ def _with_secrets(
         raise UsageError(
             f"the record of run {name} does not contain its secrets (they are {REDACTED}), and"
             f" {source} has changed since the run started; start it again with"
-            f" `cloze run {source}` and the same options"
+            f" {shell_command('run', source)} and the same options"
         )
     return values
 

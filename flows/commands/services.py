@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import os
 import posixpath
+import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -60,7 +61,8 @@ def deploy(api: str | None, as_json: bool) -> None:
     click.echo(f"automations: {'; '.join(deployment.automations)}")
     kind = deployment.pool_type
     click.echo(
-        f"A worker runs them: python -m cloze.flows.prefect.worker --pool {pool} --type {kind}"
+        "A worker runs them: python -m cloze.flows.prefect.worker --pool "
+        f"{shlex.quote(pool)} --type {kind}"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import socket
 import time
 from collections.abc import Iterator
@@ -87,13 +88,14 @@ def stack() -> Iterator[Finding]:
     directory = os.environ.get(STACK)
     if not directory:
         return
+    place = shlex.quote(directory)
     try:
         content = json.loads((Path(directory) / "state.json").read_text())
         supervisor, services = content["pid"], content["services"]
         if str(Path(directory).resolve()) not in psutil.Process(supervisor).cmdline():
             raise ValueError  # its supervisor was killed
     except (OSError, ValueError, psutil.Error):
-        fix = f"python infra/stack.py up --dir {directory}"
+        fix = f"python infra/stack.py up --dir {place}"
         yield Finding(check="stack", observed=f"nothing runs in {directory}", ok=False, fix=fix)
         return
     if server_addresses.is_stopped(supervisor):
@@ -108,7 +110,7 @@ def stack() -> Iterator[Finding]:
             ok=service["state"] in ("healthy", "starting", "done") and not gone,
             fix=(
                 f"the stack starts it again; if it stays down, read {service['log']}, remove the "
-                f"cause, then python infra/stack.py down --dir {directory}, and up"
+                f"cause, then python infra/stack.py down --dir {place}, and up"
             ),
         )
 

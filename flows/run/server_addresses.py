@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from cloze.core import storage
 from cloze.core.artifacts import lock
 from cloze.core.records import read_record
 
@@ -78,7 +79,7 @@ def api(runs: Path) -> str | None:
 
 
 def _of_profile() -> str | None:
-    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
+    home = storage.local_setting("PREFECT_HOME", "~/.prefect")
     settings = {home / "profiles.toml": "PREFECT_API_URL", Path(".env"): "PREFECT_API_URL"}
     settings |= {Path("prefect.toml"): "[api]", Path("pyproject.toml"): "[tool.prefect.api]"}
     for path, word in settings.items():

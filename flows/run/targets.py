@@ -9,6 +9,7 @@ W/pretrain/checkpoints/…    checkpoint
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,7 +164,7 @@ def _directory(text: str, runs: Path) -> Target:
         if path.parent.resolve() != runs.resolve():
             raise UsageError(
                 f"{text} is a run below {path.parent}, not below {runs}; set"
-                f" CLOZE_RUNS_DIR={path.parent}"
+                f" CLOZE_RUNS_DIR={shlex.quote(str(path.parent))}"
             )
         return _run(text, path.name, runs)
     artifact = Path(containing_artifact(str(path)))
