@@ -180,10 +180,14 @@ def _serve_dashboard(port: int, host: str, allowed_hosts: str, as_json: bool) ->
     from cloze.flows.ui import dashboard as page
 
     runs, address = runs_of_home(), services.address(port, host)
-    click.echo(f"Dashboard of {runs}: {address}; Ctrl-C ends it.", err=True)
-    if as_json:
-        emit({"page": address, "runs": str(runs)})
-    page.serve(runs, port, host, [name for name in allowed_hosts.split(",") if name])
+
+    def announce() -> None:
+        click.echo(f"Dashboard of {runs}: {address}; Ctrl-C ends it.", err=True)
+        if as_json:
+            emit({"page": address, "runs": str(runs)})
+
+    allowed = [name for name in allowed_hosts.split(",") if name]
+    page.serve(runs, port, host, allowed, announce=announce)
 
 
 @click.command()

@@ -107,7 +107,8 @@ def resolve(text: str, *, in_any_run: bool = False) -> Target:
 def resolve_path(text: str) -> str:
     """Return the path of an artifact or checkpoint, given the path or RUN/NODE.
 
-    A text that names neither is returned as it is: its reader reports it.
+    Raises:
+        DataError: it names neither. On a store, the reader says so.
     """
     text = linked(text)
     if has_scheme(text) or Path(text).exists():
@@ -115,7 +116,9 @@ def resolve_path(text: str) -> str:
     try:
         return resolve(text).path
     except DataError:
-        return text
+        near = [str(path) for path in Path(text).parent.glob("[!.]*")]
+        hint = did_you_mean(text, [*near, *target_names()], otherwise="check the path")
+        raise DataError(f"{text} does not exist; {hint}") from None
 
 
 def node_name(directory: Path) -> str:

@@ -102,12 +102,19 @@ def serve(models: tuple[str, ...], verbs: tuple[str, ...], as_json: bool, **opti
     for name, verb in by_name.items():
         if verb not in known:
             raise UsageError(f"--verb {name}={verb} is no verb; use NAME= and {', '.join(known)}")
+    from cloze.labs.serving.http import sources
+
+    for model in models:  # before the server is imported
+        sources.check(model)
     from cloze.labs.serving.http.server import serve as run
 
     address = services.address(port, host)
-    click.echo(f"Models at {address}; Ctrl-C ends the server.", err=True)
-    if as_json:
-        emit({"address": address, "models": list(models)})
+
+    def announce() -> None:
+        click.echo(f"Models at {address}; Ctrl-C ends the server.", err=True)
+        if as_json:
+            emit({"address": address, "models": list(models)})
+
     run(
         models,
         runs_of_home(),
@@ -118,4 +125,5 @@ def serve(models: tuple[str, ...], verbs: tuple[str, ...], as_json: bool, **opti
         limits=Limits(**{name: options[name] for name in LIMITS}),
         config={"device": options["device"], "precision": options["precision"]},
         verbs=by_name,
+        announce=announce,
     )

@@ -257,7 +257,10 @@ def _input_paths(inputs: Mapping[str, str | tuple[str, ...]]) -> dict[str, str]:
             paths |= assign_input_keys(
                 role, value, lambda path: path.rstrip("/").rpartition("/")[2]
             )
-    return {role: resolve_path(path) for role, path in paths.items()}
+    # the directory of an import may be a repository of a Hub
+    return {
+        role: path if role == "directory" else resolve_path(path) for role, path in paths.items()
+    }
 
 
 def parse_overrides(

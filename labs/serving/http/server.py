@@ -8,14 +8,14 @@ import logging
 import resource
 import signal
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import uvicorn
 
 from cloze.core.errors import UsageError
-from cloze.flows.ui.timed_protocol import TimedProtocol
+from cloze.flows.ui.timed_protocol import AnnouncingServer, TimedProtocol
 from cloze.labs.serving.http import sources
 from cloze.labs.serving.http.application import application
 from cloze.labs.serving.http.metrics import ServingMetrics
@@ -26,7 +26,7 @@ BACKLOG = 2048  # connections that the kernel holds
 GRACE_SECONDS = 5.0  # beyond the time-out of a request
 
 
-class _Server(uvicorn.Server):
+class _Server(AnnouncingServer):
     """A server whose owner handles the signals."""
 
     @contextlib.contextmanager
@@ -45,6 +45,7 @@ def serve(
     examples: Mapping[str, Sequence[Mapping[str, Any]]],
     config: Mapping[str, Any],
     verbs: Mapping[str, str],
+    announce: Callable[[], object],
 ) -> None:
     """Serve models until SIGTERM or SIGINT; requests in progress are answered first.
 
@@ -54,6 +55,7 @@ def serve(
         examples: requests by verb.
         config: values of `ServingConfig`, for all models.
         verbs: verb by name of the model, instead of that of its heads.
+        announce: called once the server listens.
 
     Raises:
         UsageError, DataError: a model cannot be loaded.
@@ -89,7 +91,8 @@ def serve(
                 log_level="warning", access_log=False, backlog=BACKLOG,
                 limit_concurrency=limits.max_connections,
                 timeout_graceful_shutdown=int(limits.timeout + GRACE_SECONDS),
-            )
+            ),
+            announce,
         )  # fmt: skip
         await _run(server, models.values())
 

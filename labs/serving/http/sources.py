@@ -33,6 +33,12 @@ def parse(argument: str) -> tuple[str, str]:
     return name, source
 
 
+def check(argument: str) -> None:
+    """Raise DataError if the source of `[NAME=]SOURCE` is a path, and nothing is there."""
+    if not (source := parse(argument)[1]).startswith(SCHEME):
+        resolve_path(source)
+
+
 def follows(source: str) -> bool:
     """Return whether the checkpoint of the source may change: it is an alias."""
     return source.startswith(SCHEME) and "@" in source
