@@ -108,15 +108,15 @@ def _newest_logs(text: str) -> str:
     from cloze.core.stages.worker import LOGS, local_directory
     from cloze.flows.run import targets
 
+    resolved = targets.resolve(text, in_any_run=True)
     mtimes = [
         (log.stat().st_mtime_ns, path)
-        for path in map(containing_artifact, targets.resolve(text, in_any_run=True).paths)
+        for path in map(containing_artifact, resolved.paths)
         for log in (local_directory(path) / LOGS).glob("*.log")
     ]
     if not mtimes:
-        raise DataError(
-            f"{text} has no logs yet ({LOGS}/*.log); see {shell_command('status', text)}"
-        )
+        shown = shell_command("status", resolved.run) if resolved.run else "`cloze status`"
+        raise DataError(f"{text} has no logs yet ({LOGS}/*.log); see {shown}")
     return max(mtimes)[1]
 
 
