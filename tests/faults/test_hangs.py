@@ -82,7 +82,9 @@ def train(
         }
         for wanted in (False, True)
     )
-    execution = Execution(processes=2, threads=1, device="cpu", hang_seconds=8.0, **how)
+    execution = Execution(
+        **{"processes": 2, "threads": 1, "device": "cpu", "hang_seconds": 8.0, **how}
+    )
     build = BuildContext(
         path=str(out),
         inputs={"dataset": dataset},
@@ -123,6 +125,28 @@ def test_the_rank_that_hangs_is_named(
             "(most recent call first)"
             in (tmp_path / "run" / "_logs" / f"rank{rank}.log").read_text()
         )
+    assert none_left(listener)
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("never-10 0 start", "it has been starting in step 0 for"),
+        ("never-10 0 evaluate", "it has been measuring or saving in step 4 for"),
+        ("never-10 0 save", "it has been measuring or saving in step"),
+    ],
+)
+def test_no_place_of_a_training_is_without_a_limit(
+    dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, told: str
+) -> None:
+    """Before its first step, inside an evaluation, or inside a save."""
+    settings = {"steps": 12, "evaluate_every": 4, "checkpoint_every": 3}
+    listener = Listener()
+    with pytest.raises(ClozeError, match=rf"pretrain hangs in .*{told} 1\d s, which may") as caught:
+        train(dataset, tmp_path / "run", monkeypatch, listener, fault, processes=1, **settings)
+    assert caught.value.process_died
+    assert "run again to continue from the newest checkpoint" in str(caught.value)
     assert none_left(listener)
 
 
