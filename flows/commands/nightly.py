@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
 
     from cloze.flows.nightly.journal import Champion, Journal
     from cloze.flows.nightly.result import NightlyResult
-
-SYNC_SECONDS = 300.0  # that the registration of a champion, with its files, may take a command
 
 
 @click.command()
@@ -169,7 +165,7 @@ def champion(rollback: bool, promote: str | None, reason: str | None, as_json: b
     if promote:
         journals.promote(journal, resolve_path(promote), reason)
     with terminal.saying(f"{journal.path} is up to date; MLflow, which gets the alias, is slow"):
-        notes = _sync_in_time(journal)
+        notes = journals.try_to_sync(journal)
     for note in notes:
         terminal.console().print(note, markup=False, soft_wrap=True)
     content = _champion_content(journal, journal.champion())
@@ -177,27 +173,6 @@ def champion(rollback: bool, promote: str | None, reason: str | None, as_json: b
         emit(content)
     else:
         _show_champion(content)
-
-
-def _sync_in_time(journal: Journal) -> list[str]:
-    """Set MLflow's alias in a thread, which no silent server can hold up; return warnings."""
-    from cloze.core.errors import ClozeError
-    from cloze.flows.nightly import journal as journals
-
-    notes: Future[list[str]] = Future()
-
-    def sync() -> None:
-        try:
-            notes.set_result(journals.try_to_sync(journal))
-        except BaseException as error:
-            notes.set_exception(error)
-
-    threading.Thread(target=sync, daemon=True).start()
-    try:
-        return notes.result(SYNC_SECONDS)
-    except TimeoutError:
-        late = ClozeError(f"MLflow has not answered for {SYNC_SECONDS:.0f} s")
-        return [journals.alias_warning(late, journal)]
 
 
 def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:

@@ -31,7 +31,7 @@ from cloze.flows.run import retention
 from cloze.flows.tracking.spool import DIRECTORY
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Finding:
     """A result of a check, one line of the output.
 
@@ -65,6 +65,13 @@ class Finding:
             return row
         row |= {"fix": self.fix, "can_fix": self.repair is not None, "fixed": self.fixed}
         return row | ({"failed": self.failed} if self.failed else {})
+
+
+def problem(
+    check: str, observed: str, fix: str, repair: Callable[[], object] | None = None
+) -> Finding:
+    """Return a finding that needs its remedy."""
+    return Finding(check, observed, ok=False, fix=fix, repair=repair)
 
 
 Check = Callable[[], Iterable[Finding]]
@@ -101,7 +108,7 @@ def _found(check: Check) -> list[Finding]:
     except Exception as error:
         name, observed = check.__name__.replace("_", " "), describe_error("this check", error)
         fix = "remove the cause; if there is none, report this"
-        findings.append(Finding(check=name, observed=observed, ok=False, fix=fix))
+        findings.append(problem(name, observed, fix))
     return findings
 
 
@@ -159,15 +166,15 @@ def packages() -> Iterator[Finding]:
             yield _package(name, metadata.version(name))
         except metadata.PackageNotFoundError:
             if name in optional:
-                yield Finding(check=name, observed=f"not installed ({optional[name]})")
+                yield Finding(name, f"not installed ({optional[name]})")
             else:
                 fix = f"pip install {_tested_requirements().get(name, name)}"
-                yield Finding(check=name, observed="not installed", ok=False, fix=fix)
+                yield problem(name, "not installed", fix)
     untested = [
         f"{name} {metadata.version(name)} (tested: {tested})" for name, tested in _untested()
     ]
     if untested:
-        yield Finding(check="versions", observed=f"not the tested ones: {', '.join(untested)}")
+        yield Finding("versions", f"not the tested ones: {', '.join(untested)}")
 
 
 def _is_installed(name: str) -> bool:
@@ -182,9 +189,8 @@ def _package(name: str, version: str) -> Finding:
     for requirement, partner, symptom in BROKEN:
         if requirement.name == name and Version(version) in requirement.specifier:
             fix = f"pip install '{name}<{str(requirement.specifier).removeprefix('>=')}'"
-            observed = f"{version}, with {partner}: {symptom}"
-            return Finding(check=name, observed=observed, ok=False, fix=fix)
-    return Finding(check=name, observed=version)
+            return problem(name, f"{version}, with {partner}: {symptom}", fix)
+    return Finding(name, version)
 
 
 def _tested_requirements() -> dict[str, str]:
@@ -253,19 +259,16 @@ def plugin_packages() -> Iterator[Finding]:
                     with contextlib.suppress(UsageError, KeyError):  # it is among the faults
                         table[name]
         observed = f"{one.package} {one.version}" if one.version else "of Cloze itself"
-        yield Finding(check=f"plug-in {one.plugin.name}", observed=observed)
+        yield Finding(f"plug-in {one.plugin.name}", observed)
     for fault in plugins.faults:
-        yield Finding(
-            check="plug-ins", observed=fault, ok=False, fix="update or uninstall that package"
-        )
+        yield problem("plug-ins", fault, "update or uninstall that package")
 
 
 def compiler() -> Iterator[Finding]:
     """Check for a C++ compiler: `torch.compile` on a CPU needs one, else steps are not compiled."""
     path = shutil.which("g++") or shutil.which("c++")
     yield Finding(
-        check="compiler",
-        observed=path or "none: training steps are not compiled; install g++ to compile them",
+        "compiler", path or "none: training steps are not compiled; install g++ to compile them"
     )
 
 
@@ -277,9 +280,7 @@ def processor() -> Iterator[Finding]:
         flags = []
     fast = [flag for flag in ("amx_bf16", "avx512_bf16") if flag in flags]
     precision = f"bf16 by {', '.join(fast)}" if fast else "no native bf16: fp32"
-    yield Finding(
-        check="processor", observed=f"{len(processes.available_cpus())} cores, {precision}"
-    )
+    yield Finding("processor", f"{len(processes.available_cpus())} cores, {precision}")
 
 
 def devices() -> Iterator[Finding]:
@@ -289,13 +290,11 @@ def devices() -> Iterator[Finding]:
         driver_count = _driver_gpus()
     except subprocess.TimeoutExpired as error:
         observed = f"the GPU driver does not answer within {error.timeout:.0f} s"
-        fix = "if `nvidia-smi` hangs, restart this machine"
-        yield Finding(check="devices", observed=observed, ok=False, fix=fix)
+        yield problem("devices", observed, "if `nvidia-smi` hangs, restart this machine")
         return
     if process.returncode:
         last_line = (process.stderr.strip().splitlines() or ["failed"])[-1]
-        fix = "reinstall torch for this machine's driver"
-        yield Finding(check="torch imports", observed=last_line, ok=False, fix=fix)
+        yield problem("torch imports", last_line, "reinstall torch for this machine's driver")
         return
     torch = json.loads(process.stdout.splitlines()[-1])
     names = [f"{name} ({memory / 2**30:.0f} GiB)" for name, memory in torch["gpus"]]
@@ -305,10 +304,9 @@ def devices() -> Iterator[Finding]:
             f"(CUDA {torch['cuda']}) sees {len(names)}"
         )
         fix = "install a torch that was built for this driver, or a newer driver"
-        yield Finding(check="devices", observed=observed, ok=False, fix=fix)
+        yield problem("devices", observed, fix)
     else:
-        observed = ", ".join(names) or "no GPU: training computes on the CPU"
-        yield Finding(check="devices", observed=observed)
+        yield Finding("devices", ", ".join(names) or "no GPU: training computes on the CPU")
     if names:
         is_enough = len(names) == 1 or torch["nccl"] is not None
         fix = "install a torch with NCCL, which training on several GPUs needs"
@@ -339,7 +337,7 @@ def places() -> Iterator[Finding]:
         if not (path.is_dir() and os.access(path, os.W_OK | os.X_OK)):
             why = "cannot be written to" if path.is_dir() else "is no directory"
             fix = f"change it, or name another directory in {setting}"
-            yield Finding(check="directory", observed=f"{path} {why}", ok=False, fix=fix)
+            yield problem("directory", f"{path} {why}", fix)
 
 
 def disk() -> Iterator[Finding]:
@@ -356,8 +354,7 @@ def disk() -> Iterator[Finding]:
     is_enough = free > FREE_BYTES and days >= FULL_DAYS
     yield Finding(check="free disk", observed=observed, ok=is_enough, fix=fix)
     if statistics.f_files and statistics.f_favail < FREE_SHARE_OF_FILES * statistics.f_files:
-        observed = f"only {statistics.f_favail:,} more files fit on the disk"
-        yield Finding(check="free files", observed=observed, ok=False, fix=fix)
+        yield problem("free files", f"only {statistics.f_favail:,} more files fit on the disk", fix)
 
 
 CHECKS = (python, packages, plugin_packages, compiler, processor, devices, places, disk)

@@ -18,7 +18,7 @@ import psutil
 from cloze.core.errors import ClozeError
 from cloze.core.humanize import format_bytes, format_duration
 from cloze.core.processes import PARENT_PID
-from cloze.flows.doctor.machine import Finding
+from cloze.flows.doctor.machine import Finding, problem
 from cloze.flows.graph.plan import runs_directory
 from cloze.flows.machine import slots
 from cloze.flows.prefect import sweep
@@ -56,15 +56,12 @@ def servers() -> Iterator[Finding]:
     if server_addresses.is_stopped(current.get("pid", 0)):
         yield _stopped("cloze ui", current["pid"])
     if not current:
-        yield Finding(
-            check="servers", observed=f"none run for {runs.resolve()}; `cloze ui` starts them"
-        )
+        yield Finding("servers", f"none run for {runs.resolve()}; `cloze ui` starts them")
     for variable, path in SERVERS.items():
         address = os.environ.get(variable, "").rstrip("/")
         if address and "://" not in address and variable != URI:
             fix = f"set {variable} to http://HOST:PORT with the path, or unset it"
-            observed = f"{address!r} is not the address of a server"
-            yield Finding(check=variable, observed=observed, ok=False, fix=fix)
+            yield problem(variable, f"{address!r} is not the address of a server", fix)
         if address.startswith("http"):
             address = without_user(address)
             silence = why_silent(f"{address}{path}")
@@ -94,9 +91,9 @@ def stack() -> Iterator[Finding]:
         supervisor, services = content["pid"], content["services"]
         if str(Path(directory).resolve()) not in psutil.Process(supervisor).cmdline():
             raise ValueError  # its supervisor was killed
-    except (OSError, ValueError, psutil.Error):
-        fix = f"python infra/stack.py up --dir {place}"
-        yield Finding(check="stack", observed=f"nothing runs in {directory}", ok=False, fix=fix)
+    except (OSError, ValueError, LookupError, TypeError, psutil.Error):
+        up = f"python infra/stack.py up --dir {place}"
+        yield problem("stack", f"nothing runs in {directory}", up)
         return
     if server_addresses.is_stopped(supervisor):
         yield _stopped("stack", supervisor)
@@ -117,7 +114,7 @@ def stack() -> Iterator[Finding]:
 
 def _stopped(check: str, pid: int) -> Finding:
     observed = f"process {pid} is stopped: it restarts no server and ends none"
-    return Finding(check=check, observed=observed, ok=False, fix=f"kill -CONT {pid}")
+    return problem(check, observed, f"kill -CONT {pid}")
 
 
 def _refusal(api: str) -> str:
@@ -140,14 +137,13 @@ def stuck() -> Iterator[Finding]:
     for name, record in records.items():
         if record["state"] == status_file.UNREADABLE:
             path, _, fix = record["error"].partition("; ")
-            yield Finding(check="run", observed=f"{name}: {path}", ok=False, fix=fix)
+            yield problem("run", f"{name}: {path}", fix)
     for message in sweep.sweep(runs, reachable, mark=False):
-        yield Finding(
-            check="stuck run",
-            observed=message,
-            ok=False,
-            fix="mark it as crashed, to free its slots; then continue with `cloze resume RUN`",
-            repair=partial(sweep.sweep, runs, reachable),
+        yield problem(
+            "stuck run",
+            message,
+            "mark it as crashed, to free its slots; then continue with `cloze resume RUN`",
+            partial(sweep.sweep, runs, reachable),
         )
 
 
@@ -194,12 +190,11 @@ def orphans() -> Iterator[Finding]:
     for pid, reason in orphaned.items():
         with suppress(psutil.Error):
             command = " ".join(psutil.Process(pid).cmdline())[:60]
-            yield Finding(
-                check="orphan",
-                observed=f"process {pid} ({command}): {reason}",
-                ok=False,
-                fix=f"end it (kill {pid})",
-                repair=partial(_end, [pid]),
+            yield problem(
+                "orphan",
+                f"process {pid} ({command}): {reason}",
+                f"end it (kill {pid})",
+                partial(_end, [pid]),
             )
 
 
@@ -211,20 +206,20 @@ def mlflow_database() -> Iterator[Finding]:
         return
     for aside in sorted(path.parent.glob(f"{path.name}{database.ASIDE}*")):
         observed = f"{aside} could not be mended and was set aside; delete it if nothing is missed"
-        yield Finding(check="records", observed=observed)
+        yield Finding("records", observed)
     for copy in sorted(path.parent.glob(f"{path.name}{database.BEFORE}*")):
         observed = (
             f"{copy} is the database before MLflow migrated it; delete it if nothing is missed"
         )
-        yield Finding(check="records", observed=observed)
+        yield Finding("records", observed)
     if path.exists() and database.is_older(path):
         observed = f"{path} is of an older MLflow; the next run migrates it, and keeps a copy"
-        yield Finding(check="records", observed=observed)
+        yield Finding("records", observed)
     elif path.exists():
         try:
             reason, can_mend = database.why_closed(path)
         except database.SlowDatabaseError as error:
-            yield Finding(check="records", observed=str(error))
+            yield Finding("records", str(error))
             return
         fix = "migrate it, or else set it aside: waiting records go to a new one (--fix)"
         yield Finding(
@@ -248,11 +243,10 @@ def waiting_records() -> Iterator[Finding]:
     told = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
     last = f"; last: {told[-1][:300]}" if told else ""
     age = format_duration(time.time() - since)
-    yield Finding(
-        check="records",
-        observed=f"{format_bytes(size)} wait for MLflow at {without_user(uri)} for {age}{last}",
-        ok=False,
-        fix="remove the cause; the next run sends them",
+    yield problem(
+        "records",
+        f"{format_bytes(size)} wait for MLflow at {without_user(uri)} for {age}{last}",
+        "remove the cause; the next run sends them",
     )
 
 
@@ -264,13 +258,12 @@ def refused_records() -> Iterator[Finding]:
         return
     reason, *other_reasons = reasons
     more = f" (and {len(other_reasons)} more reasons, in {spools / FILE})" if other_reasons else ""
-    yield Finding(
-        check="records",
-        observed=f"{reasons.total():,} refused by MLflow: {reason}{more}",
-        ok=False,
-        fix="remove the cause, then send them again with --fix; records that are refused again are"
+    yield problem(
+        "records",
+        f"{reasons.total():,} refused by MLflow: {reason}{more}",
+        "remove the cause, then send them again with --fix; records that are refused again are"
         " kept",
-        repair=partial(requeue, spools),
+        partial(requeue, spools),
     )
 
 

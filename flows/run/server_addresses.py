@@ -14,11 +14,10 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from cloze.core import storage
 from cloze.core.artifacts import lock
 from cloze.core.records import read_record
+from cloze.flows.launch.hang_detection import state as process_state
 
 SERVERS, STATE = ".servers", "state.json"  # below the runs; locked while `cloze ui` runs
 LOGIN = "login"  # there: `user:password`, which only the owner reads
@@ -56,9 +55,7 @@ def _observed_state(service: Mapping[str, Any]) -> str:
 
 def is_stopped(pid: int) -> bool:
     """Return whether a process is stopped, as by SIGSTOP or Ctrl-Z."""
-    with suppress(psutil.Error):
-        return bool(psutil.Process(pid).status() == psutil.STATUS_STOPPED)
-    return False
+    return process_state(pid) == "T"
 
 
 def api(runs: Path) -> str | None:
