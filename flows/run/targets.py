@@ -104,8 +104,8 @@ def resolve(text: str, *, in_any_run: bool = False) -> Target:
     )
 
 
-def resolve_path(text: str) -> str:
-    """Return the path of an artifact or checkpoint, given the path or RUN/NODE.
+def resolve_path(text: str, option: str = "") -> str:
+    """Return the path of an artifact or checkpoint, given the path or RUN/NODE of `option`.
 
     Raises:
         DataError: it names neither. On a store, the reader says so.
@@ -118,7 +118,7 @@ def resolve_path(text: str) -> str:
     except DataError:
         near = [str(path) for path in Path(text).parent.glob("[!.]*")]
         hint = did_you_mean(text, [*near, *target_names()], otherwise="check the path")
-        raise DataError(f"{text} does not exist; {hint}") from None
+        raise DataError(f"{option}{text} does not exist; {hint}") from None
 
 
 def node_name(directory: Path) -> str:
