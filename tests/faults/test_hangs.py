@@ -134,7 +134,7 @@ def test_the_rank_that_hangs_is_named(
     [
         ("never-10 0 start", "it has been starting in step 0 for"),
         ("never-10 0 evaluate", "it has been measuring or saving in step 4 for"),
-        ("never-10 0 save", "it has been measuring or saving in step"),
+        ("never-10 0 save", "it has been measuring or saving in step 6 for"),
     ],
 )
 def test_no_place_of_a_training_is_without_a_limit(
