@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloze.core.errors import DataError, UsageError, shell_command
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
 from cloze.flows.commands.base.stage_command import (
     OF_EXECUTION,
@@ -104,7 +105,6 @@ def logs(target: str, lines: int, as_json: bool) -> None:
 def _newest_logs(text: str) -> str:
     """Return the artifact with the newest log, of those that a TARGET names."""
     from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.core.errors import DataError, shell_command
     from cloze.core.stages.worker import LOGS, local_directory
     from cloze.flows.run import targets
 
@@ -157,7 +157,6 @@ def cancel(target: str, as_json: bool) -> None:
     training; the same command again continues any other stage.
     """
     from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.core.errors import shell_command
     from cloze.flows.run import targets
 
     resolved = targets.resolve(target)
@@ -190,7 +189,6 @@ def _cancel_artifact(path: str, as_json: bool) -> None:
 
 def _how_to_continue(path: str) -> str:
     from cloze.core import storage
-    from cloze.core.errors import shell_command
     from cloze.core.stages.worker import JOB, LOGS, Job
 
     job_file = storage.join(path, LOGS, JOB)
@@ -265,7 +263,6 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
 
 
 def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_json: bool) -> None:
-    from cloze.core.errors import DataError
     from cloze.core.stages.execution import without_other_launchers
     from cloze.flows.commands.run import start
     from cloze.flows.graph.config import NAME, RunConfig
@@ -311,7 +308,6 @@ def _with_secrets(
     Raises:
         UsageError: the source has changed or lacks the secrets.
     """
-    from cloze.core.errors import UsageError, shell_command
     from cloze.core.secrets import REDACTED, redact
     from cloze.flows.graph import config as configs
 
@@ -332,7 +328,6 @@ def _with_secrets(
 def _resume_training(path: str, changes: Mapping[str, Any], as_json: bool) -> None:
     from cloze.core import storage
     from cloze.core.artifacts import artifact, claim
-    from cloze.core.errors import DataError
     from cloze.core.stages.execution import without_other_launchers
     from cloze.core.stages.worker import JOB, LOGS, Job
     from cloze.flows.graph import stages

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloze.core import processes
+from cloze.core.errors import DataError, UsageError, require_packages
 from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
 
@@ -168,7 +169,6 @@ def ui(
 
 
 def _serve_dashboard(port: int, host: str, allowed_hosts: str, as_json: bool) -> None:
-    from cloze.core.errors import UsageError, require_packages
     from cloze.flows.ui import services
     from cloze.flows.ui.command import runs_of_home
 
@@ -253,7 +253,6 @@ def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
 
 def _recorded_inputs(path: str) -> dict[str, str]:
     """Return the input paths of the unfinished artifact at `path`, by role."""
-    from cloze.core.errors import DataError
     from cloze.core.stages.worker import JOB, LOGS, Job
 
     with contextlib.suppress(DataError, OSError, ValueError, TypeError):  # just started
@@ -305,7 +304,6 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
     from cloze.core import storage
     from cloze.core.artifacts import artifact
     from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.core.errors import DataError
     from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import targets
     from cloze.flows.views import terminal

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloze.core.errors import UsageError
 from cloze.flows.commands.base.options import (
     INPUTS,
     JSON_HELP,
@@ -299,7 +300,6 @@ def run_stage(
 
 def _build(arguments: StageArguments, more: Callable[[BuildResult], dict[str, Any]] | None) -> None:
     from cloze.core.config import parse_config
-    from cloze.core.errors import UsageError
     from cloze.core.stages.execute import join_execution
     from cloze.core.stages.execution import Execution
     from cloze.flows.graph import plan, stages
