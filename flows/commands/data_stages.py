@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from cloze.core import storage
 from cloze.core.errors import UsageError
 from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import (
@@ -244,7 +245,6 @@ def dataset(arguments: StageArguments) -> None:
 
 def _take_settings(arguments: StageArguments) -> None:
     """Take the settings and the tokenizer from the dataset that is extended."""
-    from cloze.core import storage
 
     append = arguments.inputs["append"]
     refused = [f"--{name.replace('_', '-')}" for name in arguments.config]

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloze.core import storage
 from cloze.flows.commands.base.field_options import Count, NameOf
 from cloze.flows.commands.base.options import (
     GroupedOption,
@@ -128,7 +129,6 @@ def evaluate(arguments: StageArguments, predictions: str | None) -> None:
     """Score a fine-tuned checkpoint on labelled data."""
 
     def copy_predictions(result: BuildResult) -> dict[str, Any]:
-        from cloze.core import storage
 
         if predictions is None:
             return {}

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloze.core import storage
 from cloze.core.errors import DataError, UsageError, shell_command
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
 from cloze.flows.commands.base.stage_command import (
@@ -84,7 +85,6 @@ def logs(target: str, lines: int, as_json: bool) -> None:
     TARGET is a run, a node (RUN/NODE, such as sample/finetune@sst2-1), a stage, or the directory of
     an artifact. Of several artifacts, the one with the newest log is shown.
     """
-    from cloze.core import storage
     from cloze.core.stages.worker import LOGS, local_directory
 
     path = _newest_logs(target)
@@ -121,7 +121,6 @@ def _newest_logs(text: str) -> str:
 
 
 def _end(path: str, lines: int) -> list[str]:
-    from cloze.core import storage
 
     return storage.read_at_once(path).decode(errors="replace").splitlines()[-lines:]
 
@@ -188,7 +187,6 @@ def _cancel_artifact(path: str, as_json: bool) -> None:
 
 
 def _how_to_continue(path: str) -> str:
-    from cloze.core import storage
     from cloze.core.stages.worker import JOB, LOGS, Job
 
     job_file = storage.join(path, LOGS, JOB)
@@ -326,7 +324,6 @@ def _with_secrets(
 
 
 def _resume_training(path: str, changes: Mapping[str, Any], as_json: bool) -> None:
-    from cloze.core import storage
     from cloze.core.artifacts import artifact, claim
     from cloze.core.stages.execution import without_other_launchers
     from cloze.core.stages.worker import JOB, LOGS, Job

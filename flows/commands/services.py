@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.core import processes
+from cloze.core import processes, storage
 from cloze.core.errors import DataError, UsageError, require_packages
 from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
@@ -199,7 +199,6 @@ def lineage(target: str, as_json: bool) -> None:
     TARGET is a node (RUN/NODE), or the directory of an artifact or checkpoint. Parents are searched
     near it.
     """
-    from cloze.core import storage
     from cloze.core.artifacts import artifact, fingerprints
     from cloze.flows.run import targets
 
@@ -301,7 +300,6 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
     """
     from rich import progress as bars
 
-    from cloze.core import storage
     from cloze.core.artifacts import artifact
     from cloze.core.artifacts.lineage import containing_artifact
     from cloze.flows.graph.plan import runs_directory

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
 from cloze.flows.commands.base.field_options import Count, NameOf
 from cloze.flows.commands.base.options import json_option, parsing
@@ -96,7 +97,6 @@ def adapt(
     Adds words of the domain to the vocabulary, and reports bits per byte in and out of the domain,
     tokens per word, and a task's score, before and after. All steps are nodes of the preset adapt.
     """
-    from cloze.core import storage
     from cloze.flows.graph.overrides import parse
 
     if storage.has_scheme(out):
@@ -143,7 +143,6 @@ def _settings(
     seeds: int,
 ) -> dict[str, Any]:
     """Return config values by dotted key."""
-    from cloze.core import storage
     from cloze.flows.run.targets import resolve_path
 
     if bool(task) != bool(data):
