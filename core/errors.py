@@ -22,6 +22,7 @@ import json
 import lzma
 import posixpath
 import re
+import shlex
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -91,6 +92,12 @@ def error_class(
     """Return the class of another process's error: see `error_event`."""
     by_type = _BY_TYPE.get(event.get("type", ""))
     return by_type or BY_EXIT_CODE.get(event["exit_code"], otherwise)
+
+
+def shell_command(verb: str, name: str) -> str:
+    """Return advice to run a command of Cloze on `name`, as a shell takes it, in backticks."""
+    end_of_options = ["--"] if name.startswith("-") else []
+    return f"`{shlex.join(['cloze', verb, *end_of_options, name])}`"
 
 
 def did_you_mean(word: str, choices: Iterable[str], otherwise: str | None = None) -> str:

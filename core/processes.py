@@ -281,7 +281,9 @@ class HeartbeatWriter:
     def __init__(self, number: int | None = None) -> None:
         """Map the shared memory at the file descriptor `number`; None: no parent reads it."""
         self._memory = None if number is None else mmap.mmap(number, _STATUS.size)
-        self._step, self._limit, self._pause_limit = 0, 0.0, 0.0
+        # A limit of the start is the worker's, and stays until the first step.
+        self._limit = 0.0 if self._memory is None else _STATUS.unpack_from(self._memory, 0)[3]
+        self._step, self._pause_limit = 0, self._limit
         self._pauses = 0  # blocks that evaluate or save
         self.set_phase(RankPhase.STARTING)
 

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import click
 
-from cloze.core.errors import ClozeError, did_you_mean
+from cloze.core.errors import ClozeError, describe_missing_package, describe_os_error, did_you_mean
 from cloze.core.plugins import Installed, Table, installed
 from cloze.flows.commands.base.options import emit
 from cloze.flows.graph.stages import TABLE
@@ -293,7 +293,6 @@ def _open_streams() -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line and return the exit code; `cloze help exit-codes` lists them."""
-    from cloze.core.errors import describe_missing_package, describe_os_error
 
     _open_streams()
     arguments = _flags_first(sys.argv[1:] if arguments is None else arguments)

@@ -44,7 +44,7 @@ _SCHEMA = (
 
 def cache_directory() -> Path:
     """Return `$XDG_CACHE_HOME/cloze`, by default `~/.cache/cloze`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cloze"
+    return storage.local_setting("XDG_CACHE_HOME", "~/.cache") / "cloze"
 
 
 Stamp = tuple[int, int]  # size and time of change in nanoseconds

@@ -16,9 +16,11 @@ The worker writes one JSON object per line to the file descriptor in `CLOZE_EVEN
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import json
 import os
+import signal
 import sys
 import traceback
 from collections import Counter
@@ -33,13 +35,14 @@ from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.fingerprints import cache_directory
 from cloze.core.artifacts.lineage import NearbyArtifacts
 from cloze.core.errors import UsageError
-from cloze.core.processes import die_with_parent
+from cloze.core.processes import HeartbeatWriter, die_with_parent
 from cloze.core.secrets import holds_secret
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import Execution, TrainingOptions
 from cloze.core.stages.stage import BuildContext, Reporter, Stage, StageResult
 
 EVENTS_FD = "CLOZE_EVENTS_FD"
 LOGS = "_logs"  # in the artifact's directory
+START_SECONDS = 3600.0  # least limit of a part of a training's start: imports, ranks, model, data
 JOB = "job.json"  # in LOGS: the job of the last start, for `cloze resume`
 
 
@@ -155,6 +158,11 @@ def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Coun
         build.cleanup,
         storage.changing_after(build.path, build.fence.check),
     ):
+        # A training ends this limit by its first step; other stages have no steps.
+        if stage.parallel and stage.unread.isdisjoint(TrainingOptions.model_fields):
+            seconds = build.execution.hang_seconds
+            limit = max(START_SECONDS, 10.0 * seconds) if seconds else 0.0
+            HeartbeatWriter.from_env().begin_step(0, limit, limit)
         result = stage.run(stage.config.model_validate(job.config), build)
     return replace(result, written={**written, **result.written}), build.counters
 
@@ -166,6 +174,10 @@ def main(package: str) -> int:
     """
     # SIGKILL by the kernel: after SIGTERM it would save into a directory of the next run.
     die_with_parent()
+    # The platform may lack the signal, or stderr be no file.
+    with contextlib.suppress(AttributeError, RuntimeError, ValueError):
+        # SIGUSR1 dumps all stacks to the log, whatever state the interpreter is in.
+        faulthandler.register(signal.SIGUSR1, all_threads=True)
     gc.set_threshold(700, 10, 1000)  # full collections during torch's imports take .4 s
     events = PipeReporter()
     try:

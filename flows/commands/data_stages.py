@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from cloze.core import storage
+from cloze.core.errors import UsageError
 from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import (
     Command,
@@ -243,8 +245,6 @@ def dataset(arguments: StageArguments) -> None:
 
 def _take_settings(arguments: StageArguments) -> None:
     """Take the settings and the tokenizer from the dataset that is extended."""
-    from cloze.core import storage
-    from cloze.core.errors import UsageError
 
     append = arguments.inputs["append"]
     refused = [f"--{name.replace('_', '-')}" for name in arguments.config]
@@ -262,7 +262,6 @@ def _take_settings(arguments: StageArguments) -> None:
 def _settings_of(path: str, stage: str, option: str) -> dict[str, Any]:
     """Return the config of the artifact at `path`; raise UsageError if it is of another stage."""
     from cloze.core.artifacts import artifact
-    from cloze.core.errors import UsageError
 
     manifest = artifact.read_manifest(path)
     if manifest.stage != stage:

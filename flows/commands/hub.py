@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from cloze.core.errors import UsageError
+from cloze.core.errors import ClozeError, UsageError
 from cloze.flows.commands.base.options import GroupedOption, OptionOverride, emit
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
 
@@ -147,8 +147,6 @@ def _transfer(transfer: Any) -> Any:
         ClozeError: the Hub refused or did not answer.
     """
     import huggingface_hub as hub
-
-    from cloze.core.errors import ClozeError
 
     try:
         return transfer(hub)

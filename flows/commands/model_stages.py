@@ -9,6 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from cloze.core import storage
 from cloze.flows.commands.base.field_options import Count, NameOf
 from cloze.flows.commands.base.inference_command import Answer, InferenceCommand
 from cloze.flows.commands.base.options import (
@@ -132,7 +133,6 @@ def evaluate(arguments: StageArguments, predictions: str | None) -> None:
     """Score a fine-tuned checkpoint on labelled data."""
 
     def copy_predictions(result: BuildResult) -> dict[str, Any]:
-        from cloze.core import storage
 
         if predictions is None:
             return {}

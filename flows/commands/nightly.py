@@ -164,7 +164,9 @@ def champion(rollback: bool, promote: str | None, reason: str | None, as_json: b
         journals.roll_back(journal, reason)
     if promote:
         journals.promote(journal, resolve_path(promote), reason)
-    for note in journals.try_to_sync(journal):
+    with terminal.saying(f"{journal.path} is up to date; MLflow, which gets the alias, is slow"):
+        notes = journals.try_to_sync(journal)
+    for note in notes:
         terminal.console().print(note, markup=False, soft_wrap=True)
     content = _champion_content(journal, journal.champion())
     if as_json:

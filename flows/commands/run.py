@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.markup import escape
 
+from cloze.core import storage
 from cloze.flows.commands.base.options import Command, complete_from, emit, json_option
 from cloze.flows.commands.base.stage_command import parse_overrides
 
@@ -182,7 +183,6 @@ def start(session: RunSession, *, prefect: bool | None, as_json: bool) -> None:
 
 def _show_results(session: RunSession, results: Mapping[str, BuildResult]) -> None:
     """Print the table of results, the tables in their summaries, and the paths of reports."""
-    from cloze.core import storage
     from cloze.flows.views import terminal
     from cloze.flows.views.run_tables import left_out_lines
 

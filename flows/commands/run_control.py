@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloze.core import storage
+from cloze.core.errors import DataError, UsageError, shell_command
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
 from cloze.flows.commands.base.stage_command import (
     OF_EXECUTION,
@@ -83,7 +85,6 @@ def logs(target: str, lines: int, as_json: bool) -> None:
     TARGET is a run, a node (RUN/NODE, such as sample/finetune@sst2-1), a stage, or the directory of
     an artifact. Of several artifacts, the one with the newest log is shown.
     """
-    from cloze.core import storage
     from cloze.core.stages.worker import LOGS, local_directory
 
     path = _newest_logs(target)
@@ -104,22 +105,22 @@ def logs(target: str, lines: int, as_json: bool) -> None:
 def _newest_logs(text: str) -> str:
     """Return the artifact with the newest log, of those that a TARGET names."""
     from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.core.errors import DataError
     from cloze.core.stages.worker import LOGS, local_directory
     from cloze.flows.run import targets
 
+    resolved = targets.resolve(text, in_any_run=True)
     mtimes = [
         (log.stat().st_mtime_ns, path)
-        for path in map(containing_artifact, targets.resolve(text, in_any_run=True).paths)
+        for path in map(containing_artifact, resolved.paths)
         for log in (local_directory(path) / LOGS).glob("*.log")
     ]
     if not mtimes:
-        raise DataError(f"{text} has no logs yet ({LOGS}/*.log); see `cloze status {text}`")
+        shown = shell_command("status", resolved.run) if resolved.run else "`cloze status`"
+        raise DataError(f"{text} has no logs yet ({LOGS}/*.log); see {shown}")
     return max(mtimes)[1]
 
 
 def _end(path: str, lines: int) -> list[str]:
-    from cloze.core import storage
 
     return storage.read_at_once(path).decode(errors="replace").splitlines()[-lines:]
 
@@ -159,7 +160,9 @@ def cancel(target: str, as_json: bool) -> None:
 
     resolved = targets.resolve(target)
     if resolved.is_run:
-        _cancel_run(resolved.run, as_json, f"Continue with `cloze resume {resolved.run}`.")
+        _cancel_run(
+            resolved.run, as_json, f"Continue with {shell_command('resume', resolved.run)}."
+        )
     else:
         _cancel_artifact(containing_artifact(resolved.path), as_json)
 
@@ -184,12 +187,11 @@ def _cancel_artifact(path: str, as_json: bool) -> None:
 
 
 def _how_to_continue(path: str) -> str:
-    from cloze.core import storage
     from cloze.core.stages.worker import JOB, LOGS, Job
 
     job_file = storage.join(path, LOGS, JOB)
     if storage.exists(job_file) and Job.read(job_file).stage in TRAININGS:
-        return f"Continue with `cloze resume {path}`."
+        return f"Continue with {shell_command('resume', path)}."
     return "Continue with the same command."
 
 
@@ -259,7 +261,6 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
 
 
 def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_json: bool) -> None:
-    from cloze.core.errors import DataError
     from cloze.core.stages.execution import without_other_launchers
     from cloze.flows.commands.run import start
     from cloze.flows.graph.config import NAME, RunConfig
@@ -280,7 +281,8 @@ def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_
         values = {key: _with_run_changes(section, changes) for key, section in values.items()}
         run = without_other_launchers(values.get("run") or {}, changes.get("launcher"))
         values["run"] = {**run, **changes}
-    config = RunConfig({**values, NAME: name}, name)  # its directory may have been renamed
+    # its directory may have been renamed, and to a name that no config may give
+    config = RunConfig({**values, NAME: name}, name, is_there=True)
     session = RunSession(parameters, started_nodes=started, config=config)
     start(session, prefect=prefect, as_json=as_json)
 
@@ -304,7 +306,6 @@ def _with_secrets(
     Raises:
         UsageError: the source has changed or lacks the secrets.
     """
-    from cloze.core.errors import UsageError
     from cloze.core.secrets import REDACTED, redact
     from cloze.flows.graph import config as configs
 
@@ -317,15 +318,13 @@ def _with_secrets(
         raise UsageError(
             f"the record of run {name} does not contain its secrets (they are {REDACTED}), and"
             f" {source} has changed since the run started; start it again with"
-            f" `cloze run {source}` and the same options"
+            f" {shell_command('run', source)} and the same options"
         )
     return values
 
 
 def _resume_training(path: str, changes: Mapping[str, Any], as_json: bool) -> None:
-    from cloze.core import storage
     from cloze.core.artifacts import artifact, claim
-    from cloze.core.errors import DataError
     from cloze.core.stages.execution import without_other_launchers
     from cloze.core.stages.worker import JOB, LOGS, Job
     from cloze.flows.graph import stages

@@ -6,12 +6,14 @@ import contextlib
 import dataclasses
 import os
 import posixpath
+import shlex
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.core import processes
+from cloze.core import processes, storage
+from cloze.core.errors import DataError, UsageError, require_packages
 from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
 
@@ -60,7 +62,8 @@ def deploy(api: str | None, as_json: bool) -> None:
     click.echo(f"automations: {'; '.join(deployment.automations)}")
     kind = deployment.pool_type
     click.echo(
-        f"A worker runs them: python -m cloze.flows.prefect.worker --pool {pool} --type {kind}"
+        "A worker runs them: python -m cloze.flows.prefect.worker --pool "
+        f"{shlex.quote(pool)} --type {kind}"
     )
 
 
@@ -166,7 +169,6 @@ def ui(
 
 
 def _serve_dashboard(port: int, host: str, allowed_hosts: str, as_json: bool) -> None:
-    from cloze.core.errors import UsageError, require_packages
     from cloze.flows.ui import services
     from cloze.flows.ui.command import runs_of_home
 
@@ -178,10 +180,14 @@ def _serve_dashboard(port: int, host: str, allowed_hosts: str, as_json: bool) ->
     from cloze.flows.ui import dashboard as page
 
     runs, address = runs_of_home(), services.address(port, host)
-    click.echo(f"Dashboard of {runs}: {address}; Ctrl-C ends it.", err=True)
-    if as_json:
-        emit({"page": address, "runs": str(runs)})
-    page.serve(runs, port, host, [name for name in allowed_hosts.split(",") if name])
+
+    def announce() -> None:
+        click.echo(f"Dashboard of {runs}: {address}; Ctrl-C ends it.", err=True)
+        if as_json:
+            emit({"page": address, "runs": str(runs)})
+
+    allowed = [name for name in allowed_hosts.split(",") if name]
+    page.serve(runs, port, host, allowed, announce=announce)
 
 
 @click.command()
@@ -193,7 +199,6 @@ def lineage(target: str, as_json: bool) -> None:
     TARGET is a node (RUN/NODE), or the directory of an artifact or checkpoint. Parents are searched
     near it.
     """
-    from cloze.core import storage
     from cloze.core.artifacts import artifact, fingerprints
     from cloze.flows.run import targets
 
@@ -247,7 +252,6 @@ def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
 
 def _recorded_inputs(path: str) -> dict[str, str]:
     """Return the input paths of the unfinished artifact at `path`, by role."""
-    from cloze.core.errors import DataError
     from cloze.core.stages.worker import JOB, LOGS, Job
 
     with contextlib.suppress(DataError, OSError, ValueError, TypeError):  # just started
@@ -296,10 +300,8 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
     """
     from rich import progress as bars
 
-    from cloze.core import storage
     from cloze.core.artifacts import artifact
     from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.core.errors import DataError
     from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import targets
     from cloze.flows.views import terminal

@@ -70,7 +70,7 @@ class Finding:
 def problem(
     check: str, observed: str, fix: str, repair: Callable[[], object] | None = None
 ) -> Finding:
-    """Return a finding that needs an action."""
+    """Return a finding that needs its remedy."""
     return Finding(check, observed, ok=False, fix=fix, repair=repair)
 
 
@@ -186,8 +186,7 @@ def _package(name: str, version: str) -> Finding:
     for requirement, partner, symptom in BROKEN:
         if requirement.name == name and Version(version) in requirement.specifier:
             fix = f"pip install '{name}<{str(requirement.specifier).removeprefix('>=')}'"
-            observed = f"{version}, with {partner}: {symptom}"
-            return problem(name, observed, fix)
+            return problem(name, f"{version}, with {partner}: {symptom}", fix)
     return Finding(name, version)
 
 
@@ -288,13 +287,11 @@ def devices() -> Iterator[Finding]:
         driver_count = _driver_gpus()
     except subprocess.TimeoutExpired as error:
         observed = f"the GPU driver does not answer within {error.timeout:.0f} s"
-        fix = "if `nvidia-smi` hangs, restart this machine"
-        yield problem("devices", observed, fix)
+        yield problem("devices", observed, "if `nvidia-smi` hangs, restart this machine")
         return
     if process.returncode:
         last_line = (process.stderr.strip().splitlines() or ["failed"])[-1]
-        fix = "reinstall torch for this machine's driver"
-        yield problem("torch imports", last_line, fix)
+        yield problem("torch imports", last_line, "reinstall torch for this machine's driver")
         return
     torch = json.loads(process.stdout.splitlines()[-1])
     names = [f"{name} ({memory / 2**30:.0f} GiB)" for name, memory in torch["gpus"]]
@@ -306,8 +303,7 @@ def devices() -> Iterator[Finding]:
         fix = "install a torch that was built for this driver, or a newer driver"
         yield problem("devices", observed, fix)
     else:
-        observed = ", ".join(names) or "no GPU: training computes on the CPU"
-        yield Finding("devices", observed)
+        yield Finding("devices", ", ".join(names) or "no GPU: training computes on the CPU")
     if names:
         is_enough = len(names) == 1 or torch["nccl"] is not None
         fix = "install a torch with NCCL, which training on several GPUs needs"
@@ -355,8 +351,7 @@ def disk() -> Iterator[Finding]:
     is_enough = free > FREE_BYTES and days >= FULL_DAYS
     yield Finding("free disk", observed, ok=is_enough, fix=fix)
     if statistics.f_files and statistics.f_favail < FREE_SHARE_OF_FILES * statistics.f_files:
-        observed = f"only {statistics.f_favail:,} more files fit on the disk"
-        yield problem("free files", observed, fix)
+        yield problem("free files", f"only {statistics.f_favail:,} more files fit on the disk", fix)
 
 
 CHECKS = (python, packages, plugin_packages, compiler, processor, devices, places, disk)

@@ -36,7 +36,7 @@ def servers() -> Iterator[Finding]:
     """Check the servers of `cloze ui` and those named in the environment."""
     runs = runs_directory()
     current = server_addresses.servers(runs)
-    for service in current.get("services", {}).values():
+    for service in server_addresses.observed(current).values():
         is_up = service["state"] == "up"
         fix = (
             f"read {service['log']}, remove the cause, then end `cloze ui` "
@@ -46,14 +46,15 @@ def servers() -> Iterator[Finding]:
         yield Finding(
             service["title"], _describe_service(service), ok=is_up or is_starting, fix=fix
         )
+    if server_addresses.is_stopped(current.get("pid", 0)):
+        yield _stopped("cloze ui", current["pid"])
     if not current:
         yield Finding("servers", f"none run for {runs.resolve()}; `cloze ui` starts them")
     for variable, path in SERVERS.items():
         address = os.environ.get(variable, "").rstrip("/")
         if address and "://" not in address and variable != URI:
             fix = f"set {variable} to http://HOST:PORT with the path, or unset it"
-            observed = f"{address!r} is not the address of a server"
-            yield problem(variable, observed, fix)
+            yield problem(variable, f"{address!r} is not the address of a server", fix)
         if address.startswith("http"):
             address = without_user(address)
             silence = why_silent(f"{address}{path}")
@@ -68,6 +69,11 @@ def servers() -> Iterator[Finding]:
                 fix=f"start that server (a team's with `make up`, one here with "
                 f"`cloze ui`), or unset {variable}",
             )
+
+
+def _stopped(check: str, pid: int) -> Finding:
+    observed = f"process {pid} is stopped: it restarts no server and ends none"
+    return problem(check, observed, f"kill -CONT {pid}")
 
 
 def _refusal(api: str) -> str:

@@ -49,13 +49,15 @@ class RunConfig:
         tokenizer: path of an existing vocabulary, which replaces the vocab node.
     """
 
-    def __init__(self, values: Mapping[str, Any], name: str) -> None:
+    def __init__(self, values: Mapping[str, Any], name: str, *, is_there: bool = False) -> None:
+        """Read the config of a run; `is_there`: the name is that of an existing directory."""
         _check_sections(values)
         named = values.get(NAME) or name
         if isinstance(named, bool) or not isinstance(named, str | int):  # 1.10 has become 1.1
             raise UsageError(f"{NAME} ({named!r}) is no text; quote it: {NAME}: '…'")
         self.name = str(named)
-        if not _RUN_NAME.fullmatch(self.name) or len(os.fsencode(self.name)) > LONGEST_NAME:
+        is_valid = is_there or _RUN_NAME.fullmatch(self.name)
+        if not is_valid or len(os.fsencode(self.name)) > LONGEST_NAME:
             raise UsageError(
                 f"name ({self.name!r}) must consist of letters, digits, '.', '_' and '-', begin "
                 f"with a letter or a digit, and have at most {LONGEST_NAME} bytes; give the config "

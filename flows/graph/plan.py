@@ -87,10 +87,7 @@ def runs_directory() -> Path:
     Raises:
         UsageError: it is a file, or a URL: records and locks need a disk.
     """
-    path = os.path.expanduser(os.environ.get("CLOZE_RUNS_DIR") or "runs")
-    if storage.has_scheme(path) or os.path.isfile(path):
-        raise UsageError(f"CLOZE_RUNS_DIR={path} is no local directory; CLOZE_STORE names a store")
-    return Path(path)
+    return storage.local_setting("CLOZE_RUNS_DIR", "runs", "CLOZE_STORE names a store")
 
 
 def run_directory(config: RunConfig | CommandConfig) -> Path:

@@ -18,7 +18,7 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact, checkpoints, lock
 from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.artifacts.lock import is_locked
-from cloze.core.errors import DataError, UsageError
+from cloze.core.errors import DataError, UsageError, shell_command
 from cloze.core.processes import wait_until
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
@@ -90,7 +90,7 @@ def cancel(path: str, report: Callable[[str], None]) -> dict[str, Any]:
             state = "finished" if artifact.is_artifact(path) else "unfinished"
         raise UsageError(
             f"no process is building {path} (state: {state}); to continue a training, run "
-            f"`cloze resume {path}`"
+            f"{shell_command('resume', path)}"
         )
     grace = _grace(path)
     request_cancel(path)

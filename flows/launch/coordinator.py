@@ -16,7 +16,7 @@ from cloze.core import storage
 from cloze.core.artifacts.checkpoints import start_attempt, start_launch
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import StageConfig
-from cloze.core.errors import StoppedError, TimeLimitError, UsageError
+from cloze.core.errors import StoppedError, TimeLimitError, UsageError, shell_command
 from cloze.core.stages.execution import Execution, LaunchOptions
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.core.stages.worker import LOGS, Job, local_directory
@@ -75,7 +75,7 @@ def _make_room(build: BuildContext, launcher: Launcher) -> None:
     if name != build.execution.launcher:
         raise UsageError(
             f"{detached.name} still trains in {build.path}; follow it with --launcher "
-            f"{name}, or end it with `cloze cancel {build.path}`"
+            f"{name}, or end it with {shell_command('cancel', build.path)}"
         )
     if not launcher.attaches:
         detached.cancel(build.report.queued)

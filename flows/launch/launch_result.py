@@ -124,8 +124,8 @@ def _hang(state: LaunchState, rank: int, sentence: str) -> RanksLostError:
     if len(state.ranks) == 1:
         stacks = f"its stacks are in {_log(state, rank)}"
     error = RanksLostError(
-        f"{_name(state, rank)} {sentence}; {stacks}; run again to continue from the newest "
-        f"checkpoint"
+        f"{_name(state, rank)} {sentence}; {stacks}; run again"
+        f"{' to continue from the newest checkpoint' if state.step else ''}"
     )
     error.process_died = True
     return error

@@ -238,7 +238,9 @@ def _champion_scores(
 
 
 def _chart(unit: str, points: Points, champion: Points, times: Sequence[str]) -> str:
-    """Return an SVG of points with error bars by run, and the champion's line."""
+    """Return an SVG of points with error bars by run, and the champion's line; empty: one run."""
+    if len({number for number, *_ in points}) < 2:
+        return ""
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.4, 3.1), layout="constrained")
         axes = figure.subplots()

@@ -10,9 +10,8 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL
 
+from cloze.core import storage
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.secrets import redact
 from cloze.flows.prefect.automations import NOTIFY, apply_automations, desired_automations
@@ -32,9 +32,9 @@ from cloze.flows.prefect.environment import HOME, PREFECT_YAML
 from cloze.flows.prefect.parameters import fields_of
 from cloze.flows.prefect.schedules import desired_schedules, sync_schedules
 from cloze.flows.prefect.sweep import read_all
+from cloze.flows.views.terminal import saying
 
 MOST_SECONDS = 600.0  # for Prefect's command
-QUIET_SECONDS = 5.0
 ENTRYPOINTS = "cloze.flows.prefect."  # prefix of the entrypoints of Cloze's deployments
 
 
@@ -76,7 +76,7 @@ def deploy(
         raise UsageError(
             "no Prefect server is set; set PREFECT_API_URL, or start a server with `cloze ui`"
         )
-    with _saying(f"Prefect at {api}"), connected(api) as client:
+    with saying(f"a deploy waits for Prefect at {api}"), connected(api) as client:
         pool = _pool(client, content)
         before, kept = dict(_of_pool(client)), []  # a team's stack moves some
         entries = {str(entry["name"]): entry for entry in content["deployments"]}
@@ -107,19 +107,6 @@ def deploy(
             automations=names,
             changes=[*_differences(before, after), *kept, *changes, *more],
         )
-
-
-@contextmanager
-def _saying(what: str) -> Iterator[None]:
-    """Say on stderr what the block waits for, if it takes longer than `QUIET_SECONDS`."""
-    line = f"cloze: a deploy waits for {what}; Ctrl-C ends it"
-    timer = threading.Timer(QUIET_SECONDS, lambda: print(line, file=sys.stderr, flush=True))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -191,8 +178,8 @@ def _run_prefect_deploy(api: str, path: Path, content: Mapping[str, Any]) -> Non
         {key: value for key, value in entry.items() if key != "schedules"}
         for entry in content["deployments"]
     ]
-    home = str(Path(os.environ.get(HOME) or ".").resolve())  # working directory of deployed flows
-    waits = _saying("`prefect deploy`, which registers the deployments")
+    home = str(storage.local_setting(HOME, ".").resolve())  # working directory of deployed flows
+    waits = saying("a deploy waits for `prefect deploy`, which registers the deployments")
     with waits, tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump({**content, "deployments": entries}, file)
         file.flush()

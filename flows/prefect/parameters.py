@@ -162,6 +162,10 @@ def parameters_of(values: Mapping[str, Any]) -> RunParameters:
     nodes = {
         name: values[name] for name in ("start_from", "only", "force", "until") if values.get(name)
     }
+    if until := nodes.get("until"):  # a deployment names stages that not every config has
+        sections = configs.stage_sections(configs.read(str(values["config"]), overrides))
+        absent = set(stages.TABLE) - {name.partition("@")[0] for name in sections}
+        nodes["until"] = [name for name in until if name not in absent] or until
     return RunParameters.model_validate(
         {"config": values["config"], "overrides": overrides, **nodes}
     )

@@ -7,6 +7,7 @@ made are not touched.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -14,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-from prefect._vendor.croniter.croniter import CroniterBadDateError, croniter
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate, VariableCreate, VariableUpdate
 from prefect.client.schemas.objects import DeploymentSchedule
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
+from prefect.server.schemas.schedules import CronSchedule as ServerSchedule
 
 from cloze.core.errors import UsageError
 from cloze.core.records import read_record
@@ -40,16 +41,17 @@ def parse(text: str, origin: str = "prefect.yaml") -> CronSchedule:
         if len(cron) != 5:
             raise ValueError
         schedule = CronSchedule(cron=" ".join(cron), timezone=zone)
-        croniter(schedule.cron).get_next()  # type: ignore[no-untyped-call]
-    except CroniterBadDateError as error:
-        raise UsageError(
-            f"{origin}: a schedule ({text!r}) never comes: Prefect finds no date for it; change "
-            f"its day or month"
-        ) from error
     except ValueError as error:
         raise UsageError(
             f"{origin}: a schedule ({text!r}) must be five fields of cron and a time zone, such as"
             f' "30 3 * * * Europe/Berlin"'
+        ) from error
+    try:
+        asyncio.run(ServerSchedule(cron=schedule.cron, timezone=zone).get_dates(1))
+    except ValueError as error:
+        raise UsageError(
+            f"{origin}: a schedule ({text!r}) never comes: Prefect finds no date for it; change "
+            f"its day or month"
         ) from error
     return schedule
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import lock
-from cloze.core.errors import UsageError
+from cloze.core.errors import UsageError, shell_command
 from cloze.core.stages.execution import DEFAULT_GRACE_SECONDS
 from cloze.flows.graph.command import command_directories
 from cloze.flows.launch.cancel_requests import wait_or_kill
@@ -42,7 +42,8 @@ def cancel(
         raise UsageError(f"run {name}: {record['error']}{way}")
     if record["state"] != status_file.RUNNING:
         raise UsageError(
-            f"run {name} does not run (it is {record['state']}); `cloze status {name}` shows it"
+            f"run {name} does not run (it is {record['state']}); {shell_command('status', name)}"
+            " shows it"
         )
     if host != socket.gethostname():
         raise UsageError(

@@ -23,7 +23,7 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import BUILDING, MANIFEST, Claim
 from cloze.core.artifacts.lock import flock_or_say, is_locked, locked
-from cloze.core.errors import DataError, UsageError
+from cloze.core.errors import DataError, UsageError, shell_command
 from cloze.flows.run import status_file
 from cloze.flows.run.targets import node_name
 
@@ -107,7 +107,7 @@ def survey(
         for name, node in record["nodes"].items():
             if is_running or node["state"] not in (status_file.FINISHED, status_file.CACHED):
                 for path in (_artifact_path(directory, node), *node.get("inputs", ())):
-                    need(path, f"`cloze resume {directory.name}` ({name})")
+                    need(path, f"{shell_command('resume', directory.name)} ({name})")
         links = sorted(link for link in directory.iterdir() if link.is_symlink())
         for link in links:
             need(link, f"{directory.name}/{link.name}")

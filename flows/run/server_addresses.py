@@ -9,8 +9,9 @@ of `cloze ui` in `RUNS/.servers`:
     prefect/        Prefect's home: database and settings, separate from the user's own
 
 state.json: {"pid", "state": "starting|up|ending", "prefect", "mlflow", "page" (addresses), "api",
-"deployments": […], "services": {NAME: {"state": "waiting|starting|up|silent|broken|ended", "pid",
-"since", "restarts", "last", "log", "address", "port", "title"}}}; `since` in Unix seconds.
+"deployments": […], "services": {NAME: {"state": "waiting|starting|up|silent|broken|ended", "pid"
+with its identity, "since", "restarts", "last", "log", "address", "health", "port", "title"}}};
+`since` in Unix seconds.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from pathlib import Path
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.artifacts.lock import is_locked
+from cloze.core.artifacts import lock
 from cloze.core.records import read_record
+from cloze.flows.launch.hang_detection import state as process_state
 
 SERVERS, STATE = ".servers", "state.json"  # below the runs; locked while `cloze ui` runs
 LOGIN = "login"  # there: `user:password`, which only the owner reads
@@ -48,7 +50,7 @@ def write(runs: Path, state: Mapping[str, Any]) -> None:
 
 def is_running(runs: Path) -> bool:
     """Return whether a supervisor of these runs is alive on this machine."""
-    return is_locked(str(directory(runs)))
+    return lock.is_locked(str(directory(runs)))
 
 
 def servers(runs: Path) -> dict[str, Any]:
@@ -57,6 +59,30 @@ def servers(runs: Path) -> dict[str, Any]:
         if is_running(runs):
             return read_record((directory(runs) / STATE).read_bytes()) or {}
     return {}
+
+
+def observed(servers: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the services as they are now; their supervisor may be too stopped to note an end."""
+    return {
+        name: {**service, "state": _observed_state(service)}
+        for name, service in servers.get("services", {}).items()
+    }
+
+
+def _observed_state(service: Mapping[str, Any]) -> str:
+    recorded = str(service["state"])
+    if recorded != "up" or "start" not in service:
+        return recorded
+    if not lock.is_running(service):
+        return "ended"
+    health = service.get("health")
+    is_silent = not answers(health) if health else is_stopped(service["pid"])
+    return "silent" if is_silent else recorded
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process is stopped, as by SIGSTOP or Ctrl-Z."""
+    return process_state(pid) == "T"
 
 
 def api(runs: Path) -> str | None:
@@ -77,7 +103,7 @@ def api(runs: Path) -> str | None:
 
 
 def _of_profile() -> str | None:
-    home = Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect")
+    home = storage.local_setting("PREFECT_HOME", "~/.prefect")
     settings = {home / "profiles.toml": "PREFECT_API_URL", Path(".env"): "PREFECT_API_URL"}
     settings |= {Path("prefect.toml"): "[api]", Path("pyproject.toml"): "[tool.prefect.api]"}
     for path, word in settings.items():

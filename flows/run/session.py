@@ -21,7 +21,7 @@ from rich.markup import escape
 
 from cloze.core import storage
 from cloze.core.artifacts.lock import holder, locked
-from cloze.core.errors import UsageError, describe_os_error
+from cloze.core.errors import UsageError, describe_os_error, shell_command
 from cloze.core.stages.execute import BuildResult
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.flows.graph import config as configs
@@ -193,7 +193,7 @@ class RunSession:
             builder = holder(str(self.directory)) or "another process"
             raise UsageError(
                 f"{self.config.name} is being built by {builder}; wait until it ends, or stop it"
-                f" with `cloze cancel {self.config.name}`"
+                f" with {shell_command('cancel', self.config.name)}"
             ) from error
 
     def _open_logger(self) -> MlflowRunLogger | None:

@@ -26,7 +26,7 @@ from types import NoneType
 from typing import Any
 
 from cloze.core.artifacts import lock
-from cloze.core.errors import DataError, describe_os_error, did_you_mean
+from cloze.core.errors import DataError, describe_os_error, did_you_mean, shell_command
 from cloze.core.humanize import format_duration
 from cloze.core.records import (
     NUMBER,
@@ -91,7 +91,7 @@ def as_it_is(record: dict[str, Any], path: Path) -> dict[str, Any]:
         state = CRASHED
         error = (
             f"this is a copy of run {record['run']}, which process {record['pid']} goes on with; "
-            f"delete it, or go on with it on its own: `cloze resume {directory.name}`"
+            f"delete it, or go on with it on its own: {shell_command('resume', directory.name)}"
         )
     elif is_here:
         state, error = CRASHED, f"process {record['pid']} on {host} is gone"

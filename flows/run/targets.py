@@ -9,6 +9,7 @@ W/pretrain/checkpoints/…    checkpoint
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -103,10 +104,11 @@ def resolve(text: str, *, in_any_run: bool = False) -> Target:
     )
 
 
-def resolve_path(text: str) -> str:
-    """Return the path of an artifact or checkpoint, given the path or RUN/NODE.
+def resolve_path(text: str, option: str = "") -> str:
+    """Return the path of an artifact or checkpoint, given the path or RUN/NODE of `option`.
 
-    A text that names neither is returned as it is: its reader reports it.
+    Raises:
+        DataError: it names neither. On a store, the reader says so.
     """
     text = linked(text)
     if has_scheme(text) or Path(text).exists():
@@ -114,7 +116,9 @@ def resolve_path(text: str) -> str:
     try:
         return resolve(text).path
     except DataError:
-        return text
+        near = [str(path) for path in Path(text).parent.glob("[!.]*")]
+        hint = did_you_mean(text, [*near, *target_names()], otherwise="check the path")
+        raise DataError(f"{option}{text} does not exist; {hint}") from None
 
 
 def node_name(directory: Path) -> str:
@@ -163,7 +167,7 @@ def _directory(text: str, runs: Path) -> Target:
         if path.parent.resolve() != runs.resolve():
             raise UsageError(
                 f"{text} is a run below {path.parent}, not below {runs}; set"
-                f" CLOZE_RUNS_DIR={path.parent}"
+                f" CLOZE_RUNS_DIR={shlex.quote(str(path.parent))}"
             )
         return _run(text, path.name, runs)
     artifact = Path(containing_artifact(str(path)))

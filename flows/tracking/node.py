@@ -14,7 +14,7 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.artifacts.checkpoints import STEPS
-from cloze.core.errors import DataError, StoppedError
+from cloze.core.errors import DataError, StoppedError, shell_command
 from cloze.core.stages.execute import BuildResult
 from cloze.core.stages.stage import CHECKPOINT, Reporter
 from cloze.flows.graph import stages
@@ -84,8 +84,9 @@ class MlflowNodeReporter(Reporter):
         directory = storage.absolute(self._planned.artifact)
         return (
             f"`{self._planned.name}`: artifact `{directory}`, fingerprint "
-            f"`{self._planned.fingerprint[:12]}`, build `{build_id}`. `cloze lineage {directory}` "
-            f"shows what it was made from, `cloze logs {directory}` its output."
+            f"`{self._planned.fingerprint[:12]}`, build `{build_id}`. "
+            f"{shell_command('lineage', directory)} shows what it was made from, "
+            f"{shell_command('logs', directory)} its output."
         )
 
     def _input(self, role: str, path: str) -> None:

@@ -23,7 +23,7 @@ import yaml
 from pydantic_core import to_jsonable_python
 
 from cloze.core import storage
-from cloze.core.errors import describe_os_error
+from cloze.core.errors import describe_os_error, shell_command
 from cloze.core.secrets import redact
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph import stages
@@ -114,7 +114,7 @@ class MlflowRunLogger:
 
     def tags(self) -> dict[str, str]:
         """Return the tags of all runs; the source is the command that makes the run again."""
-        source = "cloze" if self._is_single else f"cloze run {self.name}"
+        source = "cloze" if self._is_single else shell_command("run", self.name).strip("`")
         return {**metadata.tags(), "mlflow.source.name": source}
 
     def node(self, step: PlannedNode) -> MlflowNodeReporter:

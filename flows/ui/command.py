@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import shlex
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +13,7 @@ from urllib.parse import quote
 from rich.console import Console
 from rich.markup import escape
 
+from cloze.core import storage
 from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError, require_packages
 from cloze.core.processes import wait_until
@@ -33,7 +34,7 @@ TITLES = {"page": "Runs", "prefect": "Prefect", "mlflow": "MLflow"}
 
 def runs_of_home() -> Path:
     """Return `$CLOZE_RUNS_DIR`, or `runs`, below `$CLOZE_HOME` or the working directory."""
-    return (Path(os.environ.get("CLOZE_HOME") or Path.cwd()) / plan.runs_directory()).resolve()
+    return (storage.local_setting("CLOZE_HOME", ".") / plan.runs_directory()).resolve()
 
 
 def serve(requested: Mapping[str, int | None], as_json: bool) -> None:
@@ -130,7 +131,7 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
             path = quote(page.removeprefix(now[name]), safe="")
             page = f"{now[name]}{LOGIN_PATH}{f'?next={path}' if path else ''}#{key}"
         screen.print(f"{title:<9}{page}", soft_wrap=True)
-    for service in now["services"].values():
+    for service in server_addresses.observed(now).values():
         if service["state"] != "up":
             log = escape(service["log"])
             screen.print(
@@ -140,7 +141,7 @@ def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
         screen.print(f"{len(names)} deployments: {', '.join(names)}")
     screen.print(
         f"In other terminals: export PREFECT_API_URL={now['api']}"
-        f" PREFECT_API_AUTH_STRING=\"$(cat '{now['login']}')\"",
+        f' PREFECT_API_AUTH_STRING="$(cat {shlex.quote(now["login"])})"',
         soft_wrap=True,
     )
     if not key:

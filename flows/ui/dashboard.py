@@ -13,7 +13,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import datetime
 from html import escape
@@ -62,6 +62,7 @@ def serve(
     host: str = LOOPBACK,
     allowed: Collection[str] = (),
     login: str | None = None,
+    announce: Callable[[], object] = lambda: None,
 ) -> None:
     """Serve the dashboard of a runs directory until the process ends.
 
@@ -69,15 +70,17 @@ def serve(
         host: address to listen on.
         allowed: further `Host` values to accept, such as `dashboard:8090`.
         login: `user:password` that each request must have; None: none is asked for.
+        announce: called once it listens.
     """
-    import uvicorn
+    from uvicorn import Config
 
-    from cloze.flows.ui.timed_protocol import TimedProtocol
+    from cloze.flows.ui.timed_protocol import AnnouncingServer, TimedProtocol
 
-    uvicorn.run(
+    settings = Config(
         application(runs, port, allowed, login), host=host, port=port, http=TimedProtocol,
         log_level="warning", access_log=False,
     )  # fmt: skip
+    AnnouncingServer(settings, announce).run()
 
 
 def application(
@@ -233,7 +236,7 @@ def server_rows(
             "address": links.get(service["title"]) or service["address"],
             "uptime": format_duration(time.time() - service["since"]) if service["since"] else "",
         }
-        for service in servers.get("services", {}).values()
+        for service in server_addresses.observed(servers).values()
     ]
 
 

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cloze.core.artifacts import lock
 from cloze.core.errors import describe_os_error
 from cloze.core.processes import PARENT_PID, describe_exit
 from cloze.flows.run.server_addresses import answers
@@ -115,7 +116,8 @@ class ServiceProcess:
             "state": self.state,
             "address": self.service.address,
             "port": self.service.port,
-            "pid": None if self.process is None else self.process.pid,
+            "health": self.service.health,
+            **({"pid": None} if self.process is None else lock.process_identity(self.process.pid)),
             "since": self.since,
             "restarts": self.restarts,
             "last": self.last,

@@ -67,6 +67,7 @@ class Supervisor:
         self.deployments: list[str] | None = None  # None: not sent yet
         self.state, self._written = "starting", ""
         self._stop_requested, self._hurry = threading.Event(), threading.Event()
+        self._page_listens = threading.Event()
         self._messages: list[str] = []
 
     def run(self) -> None:
@@ -123,9 +124,9 @@ class Supervisor:
         self._write()
 
     def _is_up(self) -> bool:
-        """Return whether every service is up, or has ended before it was up."""
+        """Return whether the page and every service are up, or it has ended before it was up."""
         failed = self.children["prefect"].restarts > 0
-        return all(
+        return self._page_listens.is_set() and all(
             child.state == "up" or child.restarts > 0 or (child.service.after_deploy and failed)
             for child in self.children.values()
         )
@@ -137,7 +138,8 @@ class Supervisor:
             self._written = repr(content)
 
     def _serve_page(self) -> None:
-        dashboard.serve(self.runs, self.page_port, login=self.login)
+        announce = self._page_listens.set
+        dashboard.serve(self.runs, self.page_port, login=self.login, announce=announce)
 
     def _check_health(self) -> None:
         seconds = HEALTH_SECONDS

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from collections.abc import Callable
 
-from uvicorn import config, main
+from uvicorn import Config, Server, config, main
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 
@@ -31,6 +33,19 @@ class TimedProtocol(H11Protocol):
         if is_whole and self._headers_due is not None:  # or a websocket has taken the connection
             self._headers_due.cancel()
             self._headers_due = None
+
+
+class AnnouncingServer(Server):
+    """Server that calls `announce` once it listens: whoever reads its address gets an answer."""
+
+    def __init__(self, settings: Config, announce: Callable[[], object]) -> None:
+        super().__init__(settings)
+        self._announce = announce
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._announce()
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ import os
 import posixpath
 import re
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import IO, Any
 
@@ -28,12 +29,26 @@ from cloze.core.humanize import format_duration
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph.stages import headline, lower_is_better
 
+QUIET_SECONDS = 5.0  # after which a command says what it waits for
 GAP = 2  # columns between two of a table
 UNWRAPPED = 100_000  # columns
 NARROWEST = 10  # minimum columns of a text that is wrapped beside others
 RESULT = 100  # characters of a node's result in a table
 MAX_LINES = 40  # nodes with a line each
 FEWEST = 3  # minimum number of instances that share a line
+
+
+@contextlib.contextmanager
+def saying(what: str) -> Iterator[None]:
+    """Say on stderr what the block waits for, if it takes longer than `QUIET_SECONDS`."""
+    line = f"cloze: {what}; Ctrl-C ends it"
+    timer = threading.Timer(QUIET_SECONDS, lambda: print(line, file=sys.stderr, flush=True))
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def group_instances(

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
 from cloze.flows.commands.base.field_options import Count, NameOf
 from cloze.flows.commands.base.options import json_option, parsing
@@ -96,7 +97,6 @@ def adapt(
     Adds words of the domain to the vocabulary, and reports bits per byte in and out of the domain,
     tokens per word, and a task's score, before and after. All steps are nodes of the preset adapt.
     """
-    from cloze.core import storage
     from cloze.flows.graph.overrides import parse
 
     if storage.has_scheme(out):
@@ -118,15 +118,13 @@ def adapt(
 
 def _check_origin(origin: str, path: str) -> None:
     """Raise DataError unless `path` is a checkpoint, or an artifact that has one."""
-    from cloze.core import storage
     from cloze.core.artifacts import artifact, checkpoints
 
     if checkpoints.is_checkpoint(path) or checkpoints.complete_steps(path):
         return
     manifest = artifact.find_manifest(path)
     if manifest is None or not manifest.summary.get("checkpoint"):
-        what = "has no checkpoint" if storage.exists(path) else "does not exist"
-        what = f"is the artifact of a {manifest.stage}" if manifest else what
+        what = f"is the artifact of a {manifest.stage}" if manifest else "has no checkpoint"
         raise DataError(
             f"--from {origin} {what}; give a checkpoint, RUN/pretrain or a Hugging Face directory"
         )
@@ -145,13 +143,12 @@ def _settings(
     seeds: int,
 ) -> dict[str, Any]:
     """Return config values by dotted key."""
-    from cloze.core import storage
     from cloze.flows.run.targets import resolve_path
 
     if bool(task) != bool(data):
         raise UsageError("--task and --data belong together; give both, or none")
     values: dict[str, Any] = {}
-    checkpoint = storage.absolute(resolve_path(origin))
+    checkpoint = storage.absolute(resolve_path(origin, "--from "))
     is_hub = storage.exists(storage.join(checkpoint, "config.json")) and not storage.exists(
         storage.join(checkpoint, "checkpoint.json")
     )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloze.core import storage
 from cloze.flows.commands.base.inference_command import STDIN, Answer, InferenceCommand, Request
 from cloze.flows.commands.base.options import OptionOverride
 
@@ -60,7 +61,6 @@ def embed(request: Request, options: Mapping[str, Any]) -> None:
     if request.out is None or not request.out.lower().endswith(NPY):
         embed.predict(request, options)
         return
-    from cloze.core import storage
 
     embed.predict_into_file(
         request,
@@ -213,7 +213,6 @@ def answer(
 
 
 def _read_passage(path: str) -> str:
-    from cloze.core import storage
     from cloze.core.errors import DataError
 
     name = "standard input" if path == STDIN else path

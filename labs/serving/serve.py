@@ -57,12 +57,19 @@ def serve(models: tuple[str, ...], verbs: tuple[str, ...], as_json: bool, **opti
     for name, verb in by_name.items():
         if verb not in known:
             raise UsageError(f"--verb {name}={verb} is no verb; use NAME= and {', '.join(known)}")
+    from cloze.labs.serving.http import sources
+
+    for model in models:  # before the server is imported
+        sources.check(model)
     from cloze.labs.serving.http.server import serve as run
 
     address = services.address(port, host)
-    click.echo(f"Models at {address}; Ctrl-C ends the server.", err=True)
-    if as_json:
-        emit({"address": address, "models": list(models)})
+
+    def announce() -> None:
+        click.echo(f"Models at {address}; Ctrl-C ends the server.", err=True)
+        if as_json:
+            emit({"address": address, "models": list(models)})
+
     run(
         models,
         runs_of_home(),
@@ -73,6 +80,7 @@ def serve(models: tuple[str, ...], verbs: tuple[str, ...], as_json: bool, **opti
         limits=Limits(**{name: own for name, own in given.items() if name not in _COMPUTED}),
         config={name: given[name] for name in _COMPUTED if name in given},
         verbs=by_name,
+        announce=announce,
     )
 
 

@@ -198,7 +198,8 @@ def compare(work: WorkEstimate, times: StepTimes) -> CompileDecision:
     # Shares of the same measurement, so another program on the machine slows both.
     saved = total * (1.0 - times.compiled / times.plain)
     reason = (
-        f"expected to save {format_duration(max(0.0, saved))} of {format_duration(total)} by "
+        f"expected to save {format_duration(max(0.0, saved))} of {format_duration(total)} of "
+        f"forward and backward passes (without updates, evaluations and saves) by "
         f"{format_duration(times.compiling)} of compiling, as measured on this machine"
     )
     return CompileDecision(saved > PAYS * times.compiling, reason)

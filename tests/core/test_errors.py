@@ -5,11 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
+import shlex
 import zlib
 from xml.parsers.expat import ExpatError, ParserCreate
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cloze.core import errors
@@ -21,7 +23,9 @@ from cloze.core.errors import (
     SupersededError,
     TimeLimitError,
     UsageError,
+    shell_command,
 )
+from tests.conftest import REPOSITORY
 
 
 def test_each_error_has_its_exit_code() -> None:
@@ -215,3 +219,25 @@ def test_a_message_survives_what_stands_around_it(text: str, around: str) -> Non
 def test_the_first_of_two_messages_counts() -> None:
     both = errors.wrap_message('a "quoted" one') + errors.wrap_message("second")
     assert errors.extract_message(both) == 'a "quoted" one'
+
+
+@given(st.text(st.characters(exclude_categories=["Cs", "Cc"]), min_size=1))
+@example("-x")
+@example("--json")
+@example("it's `ls` $(ls) *?[a] \\ #")
+def test_advice_can_be_pasted_into_a_shell(name: str) -> None:
+    advice = shell_command("resume", name)
+    assert (advice[0], advice[-1]) == ("`", "`")
+    assert [word for word in shlex.split(advice[1:-1]) if word != "--" or name == "--"][-1] == name
+    assert name[0] != "-" or "--" in shlex.split(advice)[2:3]
+
+
+def test_no_advice_puts_a_name_into_a_command_unquoted() -> None:
+    """Names of runs and paths may have blanks and `$`; words of Cloze, in capitals here, have none."""
+    unquoted = []
+    for package in ("core", "flows", "model", "pipeline", "labs"):
+        for path in (REPOSITORY / package).rglob("*.py"):
+            joined = re.sub(r'"\s*\n\s*f?"', "", path.read_text(encoding="utf-8"))
+            found = re.findall(r"`cloze [a-z-]+ (?:--?\S+ )*\{([^}]+)\}", joined)
+            unquoted += [(str(path), name) for name in found if name not in ("recipe",)]
+    assert not unquoted

@@ -82,7 +82,9 @@ def train(
         }
         for wanted in (False, True)
     )
-    execution = Execution(processes=2, threads=1, device="cpu", hang_seconds=8.0, **how)
+    execution = Execution(
+        **{"processes": 2, "threads": 1, "device": "cpu", "hang_seconds": 8.0, **how}
+    )
     build = BuildContext(
         path=str(out),
         inputs={"dataset": dataset},
@@ -123,6 +125,30 @@ def test_the_rank_that_hangs_is_named(
             "(most recent call first)"
             in (tmp_path / "run" / "_logs" / f"rank{rank}.log").read_text()
         )
+    assert none_left(listener)
+
+
+@pytest.mark.usefixtures("warm")
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [
+        ("never-10 0 start", "it has been starting in step 0 for"),
+        ("never-10 0 evaluate", "it has been measuring or saving in step 4 for"),
+        ("never-10 0 save", "it has been measuring or saving in step 6 for"),
+    ],
+)
+def test_no_place_of_a_training_is_without_a_limit(
+    dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, told: str
+) -> None:
+    """Before its first step, inside an evaluation, or inside a save."""
+    settings = {"steps": 12, "evaluate_every": 4, "checkpoint_every": 3, "hang_seconds": 1.0}
+    listener = Listener()
+    with pytest.raises(ClozeError, match=rf"pretrain hangs in .*{told} \d+ s, which may") as caught:
+        train(dataset, tmp_path / "run", monkeypatch, listener, fault, processes=1, **settings)
+    assert caught.value.process_died
+    assert ("to continue from" in str(caught.value)) == ("start" not in fault)
+    stacks = (tmp_path / "run" / "_logs" / "rank0.log").read_text()
+    assert "(most recent call first)" in stacks
     assert none_left(listener)
 
 

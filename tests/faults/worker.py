@@ -4,6 +4,7 @@
 poison FIRST LAST       samples FIRST to LAST - 1 give no finite loss
 hang RANK CALL          rank RANK never comes back from its CALL-th forward pass
 no-data RANK STEP       nor from making its batch of step STEP
+never-LIMIT RANK PLACE  nor from PLACE (start, evaluate, save), which may take LIMIT seconds here
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from typing import Any
 
 import torch
 
+from cloze.core.stages import worker as stages_worker
 from cloze.core.stages.worker import main
-from cloze.model.train.evaluate import scoring
+from cloze.model.train import pretraining
+from cloze.model.train.evaluate import heldout, scoring
 from cloze.model.train.loop.data import DatasetSource
+from cloze.model.train.monitor import watchdog
+from cloze.model.train.resume.saving import CheckpointSaver
 from cloze.model.train.spec.interfaces import MicroBatch, StepBatches
 
 FAULT = "CLOZE_TEST_FAULT"
@@ -70,6 +75,19 @@ def no_data(at: int) -> None:
     DatasetSource.step_batches = faulty  # type: ignore[method-assign]
 
 
+def never(place: str, seconds: float) -> None:
+    """Hang in that place, whose limit is short."""
+    watchdog.LONG_SECONDS = seconds
+    owner, name = {
+        "start": (pretraining, "prepare"),
+        "evaluate": (heldout, "evaluate"),
+        "save": (CheckpointSaver, "_write"),
+    }[place]
+    if place == "start":
+        stages_worker.START_SECONDS = seconds
+    setattr(owner, name, lambda *_, **__: time.sleep(1e6))
+
+
 def hang(at: int, call: int) -> None:
     if call == at:
         time.sleep(1e6)
@@ -84,7 +102,9 @@ def inject(words: list[str]) -> None:
         poison(int(values[0]), int(values[1]))
     if values[0] != os.environ.get("RANK", "0"):
         return
-    if kind == "hang":
+    if kind.startswith("never-"):
+        never(values[1], float(kind.removeprefix("never-")))
+    elif kind == "hang":
         before_forward(lambda call: hang(int(values[1]), call))
     elif kind == "no-data":
         no_data(int(values[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,43 @@ def test_a_store_that_a_package_adds_to_mlflow_is_taken(monkeypatch: pytest.Monk
     )
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "dagshub://x/y")
     assert spool.tracking_uri(Path("runs")) == "dagshub://x/y"
+
+
+LOCAL = {
+    "CLOZE_SLOTS_DIR": ("run", "CONFIG", "--no-prefect"),
+    "XDG_CACHE_HOME": ("run", "CONFIG", "--no-prefect"),
+    "CLOZE_HOME": ("ui", "--dashboard-only"),
+    "CLOZE_RUNS_DIR": ("status",),
+    "PREFECT_HOME": ("run", "CONFIG", "--prefect"),
+}
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/x", "memory://x", "hf://datasets/x"])
+@pytest.mark.parametrize("variable", LOCAL)
+def test_a_variable_of_a_local_directory_refuses_a_url(
+    variable: str, url: str, toy_config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:  # fmt: skip
+    """It made a directory `s3:` where one stood."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setenv(variable, url)
+    words = [toy_config if word == "CONFIG" else word for word in LOCAL[variable]]
+    assert cli.main(words) == 2
+    assert f"{variable}={url} is no local directory" in capsys.readouterr().err
+    assert not [path for path in tmp_path.rglob("*") if path.name.endswith(":")]
+
+
+def test_each_directory_that_a_variable_names_is_read_in_one_way() -> None:
+    """Another variable of a local place shall be refused as a URL, too."""
+    package = Path(cli.__file__).parents[1]
+    found = {
+        match
+        for folder in ("core", "flows", "model", "pipeline")
+        for path in (package / folder).rglob("*.py")
+        for match in re.findall(r'Path\(\s*os\.environ\.get\("(\w+)"', path.read_text())
+    }
+    assert not found
 
 
 @pytest.mark.parametrize("path", ["s3://bucket/runs", "memory://runs", "gs://b"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -47,6 +49,25 @@ def test_a_renamed_run_is_shown_with_its_name(
     assert cli.main(["status", "better"]) == 0
     assert capsys.readouterr().out.split()[:2] == ["better", "finished"]
     assert status_file.all_records(runs)["better"]["run"] == "better"
+
+
+@pytest.mark.parametrize("name", ["my run", "it's $HOME", "-x", "a*b", "--json", "Ünï`c`", "#1;ls"])
+def test_a_run_of_any_directory_is_resumed_by_the_advice(
+    name: str, runs: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A person may give a directory a name that no config may have."""
+    (runs / "toy").rename(runs / name)
+    capsys.readouterr()
+    assert cli.main(["cancel", "--", name]) == 2
+    advice = re.search("`(cloze .*)` shows it", capsys.readouterr().err)
+    assert advice
+    _, *words = shlex.split(advice[1])
+    assert words[0] == "status"
+    assert cli.main(words) == 0
+    assert name in capsys.readouterr().out
+    assert cli.main(["resume", "--no-prefect", "--json", *words[1:]]) == 0
+    assert capsys.readouterr().out.count('"cached": true') == 2
+    assert names(runs) == {name}
 
 
 def lose_links(runs: Path) -> None:

@@ -78,21 +78,23 @@ def test_a_node_without_its_run_is_looked_for_in_all_if_asked(runs: Path) -> Non
         ("nowhere/at/all", "`cloze status` lists the runs"),
     ],
 )
-def test_what_is_nothing_is_told_with_the_nearest_and_stays_a_path(
-    runs: Path, text: str, advice: str
-) -> None:
+def test_what_is_nothing_is_told_with_the_nearest(runs: Path, text: str, advice: str) -> None:
     with pytest.raises(DataError) as error:
         targets.resolve(text)
     assert f"{text!r} is not a run in {runs}" in str(error.value)
     assert str(error.value).endswith(advice)
-    assert targets.resolve_path(text) == text
+    with pytest.raises(DataError, match=f"^{text} does not exist; (did you mean|check the path)"):
+        targets.resolve_path(text)
 
 
-def test_a_path_outside_of_the_runs_is_itself(runs: Path, tmp_path: Path) -> None:
+def test_a_path_outside_of_the_runs_is_itself(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "here").mkdir()
     assert targets.resolve(str(tmp_path / "here")) == Target(
         text=str(tmp_path / "here"), paths=(str(tmp_path / "here"),)
     )
+    monkeypatch.chdir(tmp_path)
     assert targets.resolve_path("here") == "here"
     assert targets.resolve_path("s3://bucket/x") == "s3://bucket/x"
     elsewhere = tmp_path / "elsewhere" / "night" / "_status"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -223,7 +224,9 @@ class LocalServices:
         self.prepare("tools", environment)
         names = [*self.specs["tools"]["environment"], "SECRETS_DIR"]
         lines = [
-            f"export {n}='{environment[n]}'" for n in names if n not in ("HOME", "PREFECT_HOME")
+            f"export {n}={shlex.quote(environment[n])}"
+            for n in names
+            if n not in ("HOME", "PREFECT_HOME")
         ]
         logins = ENTRYPOINT.read_text().partition("set -eu\n")[2].rpartition("exec ")[0]
         text = "\n".join([*lines, logins])

@@ -29,6 +29,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from cloze.core import storage
 from cloze.core.humanize import format_metrics
 from cloze.flows.commands.base.options import (
     JSON_HELP,
@@ -263,7 +264,6 @@ def progress_line(stage: str, hidden: bool = False) -> Iterator[Reporter]:
 @contextlib.contextmanager
 def input_values(request: Request, field: str) -> Iterator[dict[str, Any]]:
     """Yield the config values that name the inputs."""
-    from cloze.core import storage
 
     if request.texts and request.file is not None:
         raise click.UsageError(
@@ -316,7 +316,6 @@ def _stdin_pipe() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _output(request: Request) -> Iterator[IO[str]]:
-    from cloze.core import storage
 
     if request.out is None:
         yield sys.stdout

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloze.core.errors import UsageError
 from cloze.flows.commands.base.options import (
     INPUTS,
     JSON_HELP,
@@ -257,7 +258,10 @@ def _input_paths(inputs: Mapping[str, str | tuple[str, ...]]) -> dict[str, str]:
             paths |= assign_input_keys(
                 role, value, lambda path: path.rstrip("/").rpartition("/")[2]
             )
-    return {role: resolve_path(path) for role, path in paths.items()}
+    # the directory of an import may be a repository of a Hub
+    return {
+        role: path if role == "directory" else resolve_path(path) for role, path in paths.items()
+    }
 
 
 def parse_overrides(
@@ -296,7 +300,6 @@ def run_stage(
 
 def _build(arguments: StageArguments, more: Callable[[BuildResult], dict[str, Any]] | None) -> None:
     from cloze.core.config import parse_config
-    from cloze.core.errors import UsageError
     from cloze.core.stages.execute import join_execution
     from cloze.core.stages.execution import Execution
     from cloze.flows.graph import plan, stages

@@ -7,8 +7,6 @@ acts on them.
 from __future__ import annotations
 
 import contextlib
-import faulthandler
-import signal
 import statistics
 import time
 from collections import deque
@@ -48,10 +46,6 @@ class StepTimer:
         self._recent: deque[float] = deque(maxlen=RECENT)
         self._seen = self._step = 0
         self._began: float | None = None
-        # The platform may lack the signal, or stderr be no file.
-        with contextlib.suppress(AttributeError, RuntimeError, ValueError):
-            # SIGUSR1 dumps all stacks to the log, whatever state the interpreter is in.
-            faulthandler.register(signal.SIGUSR1, all_threads=True)
 
     def begin(self, step: int) -> None:
         """Mark the start of step `step` (from 1), and the end of the previous one."""

@@ -57,3 +57,17 @@ def test_the_page_tells_of_all_and_escapes_what_it_shows(tmp_path: Path) -> None
     assert "1 run had no new checkpoints" in page
     assert "http://www.w3.org" in page  # the SVG's names; nothing else leads out
     assert "https:" not in page.replace("https://www.w3.org", "")
+
+
+def test_one_night_is_a_sentence_and_no_plot(tmp_path: Path) -> None:
+    """A plot of one date showed a dot, and a line of the champion from nowhere."""
+    journal = Journal(tmp_path)
+    journal.append(night(champion(1), results=[result(1, 0.8), result(2, 0.7)], ended=9.0))
+    page = write_trend(journal, "UTC").read_text()
+    assert "<svg" not in page
+    assert page.count("One night has scores so far, in the table below") == 2
+    assert "sst2 80.0" in page
+    journal.append(night(results=[result(3, 0.9)], started=86400.0, ended=86401.0))
+    page = write_trend(journal, "UTC").read_text()
+    assert page.count("<svg") == 2
+    assert "One night" not in page

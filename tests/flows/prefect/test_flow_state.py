@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -14,6 +15,7 @@ from prefect.client.schemas.objects import State, StateType
 from prefect.types._datetime import now
 
 from cloze.flows.prefect import flow_state
+from tests.conftest import REPOSITORY
 
 ENDING: dict[str, State[Any]] = {
     "Suspended": states.Suspended(timeout_seconds=60),
@@ -91,3 +93,24 @@ def test_a_worker_has_its_time_to_end_a_run_by_whatever_clock(
     monkeypatch.setattr(flow_state, "WORKER_SECONDS", 3600.0 if waits else 0.0)
     state = State(type=StateType.CANCELLING, timestamp=now("UTC") + timedelta(hours=hours))
     assert ended_by(monkeypatch, state) is not waits
+
+
+def test_what_of_prefect_is_not_public_is_there() -> None:
+    """`ignore_suspend` needs a field of the flow run's context that has no public counterpart."""
+    from prefect.context import FlowRunContext
+
+    name = "flow_run_suspension_request"
+    assert name in FlowRunContext.model_fields, f"Prefect's FlowRunContext has no {name} any more"
+    request = FlowRunContext.model_fields[name].get_default(call_default_factory=True)
+    assert callable(getattr(request, "raise_if_requested", None)), (
+        f"{name}.raise_if_requested of Prefect is gone"
+    )
+
+
+def test_no_private_module_of_prefect_is_imported() -> None:
+    found = [
+        f"{path.name}: {name}"
+        for path in (REPOSITORY / "flows").rglob("*.py")
+        for name in re.findall(r"prefect(?:\.\w+)*\._\w+", path.read_text(encoding="utf-8"))
+    ]
+    assert not found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -139,3 +140,16 @@ def test_no_alternative_of_a_form_takes_what_is_typed_into_another(flow: Any) ->
             found += len(others)
             assert not others or "enum" not in {**first, **first.get("items", {})}, field["title"]
     assert found >= 1 or flow is nightly_evaluation
+
+
+def test_a_deployment_runs_those_of_its_stages_that_the_config_has(tmp_path: Path) -> None:
+    """`data` names corpus, vocab and dataset; a config with a tokenizer or without a dataset failed."""
+    config = tmp_path / "own.yaml"
+    config.write_text("corpus:\n  sources: [{kind: text, path: .}]\n")
+    until = ["corpus", "vocab", "dataset"]
+    parameters = parameters_of({"config": str(config), "until": until})
+    assert parameters.until == ["corpus"]
+    assert parameters_of({"config": "demo", "until": until}).until == until
+    # alone, a stage that the config lacks is refused when the run is planned
+    assert parameters_of({"config": str(config), "until": ["finetune"]}).until == ["finetune"]
+    assert parameters_of({"config": str(config), "until": ["corp*"]}).until == ["corp*"]

@@ -11,7 +11,7 @@ import pytest
 from cloze.core.errors import ClozeError, UsageError
 from cloze.flows.tracking import spool, spool_state
 from cloze.flows.tracking.models import DATA
-from cloze.labs.serving.http import server as sources
+from cloze.labs.serving.http import sources
 
 mlflow_artifacts: Any = pytest.importorskip("mlflow.artifacts")
 

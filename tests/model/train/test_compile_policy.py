@@ -134,6 +134,8 @@ def test_measuring_changes_no_bit_and_a_resume_keeps_the_choice(
 
     measured = run("measured")  # so short a training does not repay compiling
     assert "not compiled: expected to save" in measured.said("note")
+    # it is no estimate of the training, which was more than twice as long
+    assert "of forward and backward passes (without updates" in measured.said("note")
     assert not chosen(measured)
     plain = run("plain", compile=False)
     assert digests(measured.checkpoint) == digests(plain.checkpoint)
