@@ -7,7 +7,9 @@ a figure has failed: `check_figures` raises.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any, TypeGuard
 
 from cloze.core.errors import NotFiniteError
@@ -15,8 +17,19 @@ from cloze.core.errors import NotFiniteError
 
 def is_finite(value: Any) -> TypeGuard[float]:
     """Return whether `value` is a number, no truth value, and neither NaN nor infinite."""
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return is_number and math.isfinite(value)
+    try:  # Real: also NumPy's numbers
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        return is_number and math.isfinite(value)
+    except OverflowError:  # an integer above every float
+        return False
+
+
+def lower_is_better(metric: str) -> bool:
+    """Return whether a lower value of the metric is better."""
+    return re.search(_ERRORS, metric) is not None
+
+
+_ERRORS = r"loss|perplexity|entropy|bits_per_byte|error|(^|[^a-z])(r?mse|mae|[wc]er)($|[^a-z])"
 
 
 def goodness(value: Any, *, lower_is_better: bool = False) -> float:
@@ -33,7 +46,7 @@ def check_figures(subject: str, figures: Mapping[str, Any]) -> None:
         NotFiniteError: one is.
     """
     for name, value in figures.items():
-        if isinstance(value, float) and not math.isfinite(value):
+        if isinstance(value, Real) and not isinstance(value, bool) and not is_finite(value):
             raise NotFiniteError(
                 f"{subject}: {name} is {value}, so this evaluation has failed; use an earlier "
                 f"checkpoint, or train again with a lower learning_rate"

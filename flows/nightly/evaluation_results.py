@@ -54,9 +54,13 @@ class Scores:
 
     @property
     def mean(self) -> float:
-        """Mean score over tasks; without tasks, the negative perplexity."""
+        """Mean score over tasks, errors negative; without tasks, the negative perplexity."""
         if self.values:
-            return fmean(fmean(values.values()) for values in self.values.values())
+            seeds = [
+                SeedScores(metric=self.metric[task], values=self.values[task])
+                for task in self.values
+            ]
+            return fmean(fmean(map(own.goodness, own.values)) for own in seeds)
         return -self.perplexity if self.perplexity is not None else float("-inf")
 
     def as_json(self) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
@@ -34,8 +35,8 @@ from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.checkpoints import STEPS, is_checkpoint
 from cloze.core.artifacts.claim import BUILDING, Claim
 from cloze.core.artifacts.lock import holder, locked
-from cloze.core.errors import ClozeError, UsageError
-from cloze.core.records import read_record
+from cloze.core.errors import ClozeError, DataError, UsageError
+from cloze.core.records import NUMBER, Fields, is_record, read_record
 from cloze.flows.nightly.discovery import STAGE, CheckpointInfo, find_checkpoints
 from cloze.flows.tracking.metadata import user_name
 from cloze.flows.tracking.models import RUN_NAME
@@ -46,6 +47,16 @@ if TYPE_CHECKING:
 DIRECTORY = ".night"  # below the runs directory
 FILE = "nights.jsonl"
 NIGHT, CHAMPION, ROLLBACK, REGISTERED = "night", "champion", "rollback", "registered"
+FIELDS: Mapping[str, Fields] = {
+    NIGHT: {
+        **dict.fromkeys(("started", "ended"), NUMBER), **dict.fromkeys(("seen", "results"), list),
+        "failed": dict, "why": str, CHAMPION: (dict, NoneType),
+    },
+    CHAMPION: {CHAMPION: dict},
+    ROLLBACK: {"time": NUMBER, "why": str},
+    REGISTERED: {"version": int},
+}  # fmt: skip
+CHAMPION_FIELDS: Fields = {"key": str, "checkpoint": str, "run": str, "step": int}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +125,21 @@ class Journal:
             yield
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield all complete lines, oldest first."""
+        """Yield all complete lines, oldest first.
+
+        Raises:
+            DataError: a line lacks a field; skipped, it could be the champion's.
+        """
         with suppress(FileNotFoundError):
-            for line in self.path.read_bytes().split(b"\n"):
+            for number, line in enumerate(self.path.read_bytes().split(b"\n"), 1):
                 if content := read_record(line, {"kind": str}):
+                    own, kind = content.get(CHAMPION) or None, str(content["kind"])
+                    is_complete = is_record(content, FIELDS.get(kind, {}))
+                    if not is_complete or not (own is None or is_record(own, CHAMPION_FIELDS)):
+                        raise DataError(
+                            f"{self.path}, line {number}: a field of this {kind} is missing or "
+                            f"damaged; restore the line from a backup, or remove it"
+                        )
                     yield content
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -164,7 +186,8 @@ class Journal:
         for line in self.lines():
             previous, kind = stack[-1] if stack else None, str(line["kind"])
             if kind in (NIGHT, CHAMPION) and line.get("champion"):
-                stack = [*stack, Champion(**line["champion"])]
+                known = Champion.__dataclass_fields__.keys() & line[CHAMPION].keys()
+                stack = [*stack, Champion(**{name: line[CHAMPION][name] for name in known})]
                 since, why = stack[-1].since, stack[-1].why
             elif kind == ROLLBACK and len(stack) > 1:
                 stack = stack[:-1]

@@ -9,10 +9,9 @@ from typing import Any
 
 import yaml
 
-from cloze.core.figures import is_finite
+from cloze.core.figures import is_finite, lower_is_better
 from cloze.core.humanize import format_count, format_duration, templates_in
 from cloze.flows.graph import stages
-from cloze.flows.graph.stages import lower_is_better
 from cloze.flows.report import plots
 from cloze.flows.report.graph_picture import NodePicture, graph_svg
 from cloze.flows.report.report_nodes import (

@@ -11,8 +11,7 @@ from pydantic import Field
 
 from cloze.core.artifacts.artifact import Manifest, read_manifest
 from cloze.core.config import Values
-from cloze.core.figures import is_finite
-from cloze.flows.graph.stages import lower_is_better
+from cloze.core.figures import is_finite, lower_is_better
 
 REPLICATES = ("seed",)  # axes of replicates: mean and deviation are over them
 # Baselines of a fine-tuning in its first metric: constant predictions, and the model from random

@@ -23,10 +23,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from cloze.core.figures import is_finite
+from cloze.core.figures import is_finite, lower_is_better
 from cloze.core.humanize import format_duration
 from cloze.core.stages.execute import BuildResult
-from cloze.flows.graph.stages import headline, lower_is_better
+from cloze.flows.graph.stages import headline
 
 GAP = 2  # columns between two of a table
 UNWRAPPED = 100_000  # columns

@@ -98,6 +98,14 @@ def test_only_nodes_that_until_leaves_out_are_refused(only: str) -> None:
     assert list(plan(until=["letters"])) == ["letters"]
 
 
+@pytest.mark.parametrize("rest", [{"until": ["letters"]}, {"only": ["letters"]}])
+def test_a_start_that_the_other_options_leave_out_is_refused(rest: dict[str, Any]) -> None:
+    make()
+    with pytest.raises(UsageError, match=rf"--from \(count\).*--{next(iter(rest))}"):
+        plan(start=["count"], **rest)
+    assert plan(start=["letters"], only=["count"]) == {"count": "forced"}
+
+
 class Warnings(Reporter):
     """Keeps the warnings."""
 

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from cloze.core.errors import DataError
 from cloze.flows.nightly import nightly_run
+from cloze.flows.nightly.journal import FILE, Journal
 from cloze.flows.nightly.nightly_run import NightlyRun
+
+NIGHT_LINE: dict[str, Any] = {
+    "kind": "night", "started": 1.0, "ended": 2.0, "seen": [], "results": [], "candidate": None,
+    "why": "", "champion": None, "failed": {}, "gone": [], "errors": 0,
+}  # fmt: skip
 
 
 def item(key: str) -> Any:
@@ -45,3 +53,39 @@ def test_a_night_s_line_has_every_field_and_what_failed_or_waits_is_not_seen(
         "gone": ["D"],
         "errors": 2,
     }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"kind": "night", "started": 1.0},
+        {**NIGHT_LINE, "started": None},
+        {**NIGHT_LINE, "started": 10**400},
+        {**NIGHT_LINE, "seen": None},
+        {**NIGHT_LINE, "results": "x"},
+        {**NIGHT_LINE, "failed": ["x"]},
+        {**NIGHT_LINE, "champion": "demo"},
+        {**NIGHT_LINE, "champion": {"key": "a", "run": "demo"}},
+        {"kind": "champion", "time": 1.0},
+        {"kind": "rollback"},
+        {"kind": "registered", "key": "a"},
+    ],
+)
+def test_a_line_that_lacks_a_field_is_named_with_its_file_and_number(
+    tmp_path: Path, line: dict[str, Any]
+) -> None:
+    """Skipped in silence, it could be a champion whose files `cloze clean` then removes."""
+    journal = Journal(tmp_path)
+    journal.append(NIGHT_LINE)
+    journal.append(line)
+    with pytest.raises(DataError, match=rf"{FILE}, line 2: .*{line['kind']}"):
+        journal.champion()
+
+
+def test_a_line_of_a_later_version_is_read(tmp_path: Path) -> None:
+    champion = {"key": "a", "checkpoint": "/a", "run": "demo", "step": 1, "mood": "good"}
+    journal = Journal(tmp_path)
+    journal.append({**NIGHT_LINE, "champion": champion, "weather": "fine"})
+    journal.append({"kind": "eclipse"})
+    assert journal.champion() is not None
+    assert journal.nights()
