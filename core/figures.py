@@ -32,11 +32,11 @@ def lower_is_better(metric: str) -> bool:
 _ERRORS = r"loss|perplexity|entropy|bits_per_byte|error|(^|[^a-z])(r?mse|mae|[wc]er)($|[^a-z])"
 
 
-def goodness(value: Any, *, lower_is_better: bool = False) -> float:
+def goodness(value: Any, metric: str = "") -> float:
     """Return the key by which figures are ranked, highest first; missing and not finite: -inf."""
     if not is_finite(value):
         return -math.inf
-    return -float(value) if lower_is_better else float(value)
+    return -float(value) if lower_is_better(metric) else float(value)
 
 
 def check_figures(subject: str, figures: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ def check_figures(subject: str, figures: Mapping[str, Any]) -> None:
         NotFiniteError: one is.
     """
     for name, value in figures.items():
-        if isinstance(value, Real) and not isinstance(value, bool) and not is_finite(value):
+        if isinstance(value, Real) and not is_finite(value) and value not in (True, False):
             raise NotFiniteError(
                 f"{subject}: {name} is {value}, so this evaluation has failed; use an earlier "
                 f"checkpoint, or train again with a lower learning_rate"

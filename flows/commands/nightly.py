@@ -151,6 +151,7 @@ def champion(rollback: bool, promote: str | None, reason: str | None, as_json: b
     """
     from cloze.flows.graph import plan
     from cloze.flows.nightly import journal as journals
+    from cloze.flows.nightly import registration
     from cloze.flows.run.targets import resolve_path
     from cloze.flows.views import terminal
 
@@ -164,7 +165,7 @@ def champion(rollback: bool, promote: str | None, reason: str | None, as_json: b
         journals.roll_back(journal, reason)
     if promote:
         journals.promote(journal, resolve_path(promote), reason)
-    for note in journals.try_to_sync(journal):
+    for note in registration.try_to_sync(journal):
         terminal.console().print(note, markup=False, soft_wrap=True)
     content = _champion_content(journal, journal.champion())
     if as_json:

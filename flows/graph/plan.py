@@ -173,6 +173,8 @@ def _step(
     previous = _manifest(node.out or storage.linked(str(directory / node.name)))
     inputs, input_hashes = _inputs(node, steps, outside)
     store = os.environ.get("CLOZE_STORE") or str(runs_directory())
+    if os.path.isfile(store):
+        raise UsageError(f"CLOZE_STORE={store} is a file; name a URL or a directory")
     place = node.out or storage.join(store, directory.name)
 
     def hash_files(paths: Sequence[str], stamps: Sequence[fingerprints.Stamp | None]) -> list[str]:

@@ -18,6 +18,7 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import Manifest
+from cloze.core.figures import goodness
 from cloze.core.stages.stage import role_of
 from cloze.flows.graph.nodes import Node
 from cloze.flows.nightly.promotion_gate import (
@@ -56,11 +57,11 @@ class Scores:
     def mean(self) -> float:
         """Mean score over tasks, errors negative; without tasks, the negative perplexity."""
         if self.values:
-            seeds = [
-                SeedScores(metric=self.metric[task], values=self.values[task])
-                for task in self.values
-            ]
-            return fmean(fmean(map(own.goodness, own.values)) for own in seeds)
+            by_task = self.values.items()
+            return fmean(
+                fmean(goodness(value, self.metric[task]) for value in by_seed.values())
+                for task, by_seed in by_task
+            )
         return -self.perplexity if self.perplexity is not None else float("-inf")
 
     def as_json(self) -> dict[str, Any]:

@@ -33,7 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.core.errors import UsageError
-from cloze.core.figures import goodness, is_finite, lower_is_better
+from cloze.core.figures import goodness, is_finite
 from cloze.core.label_metrics import CLASSIFICATION
 
 BETTER, WORSE, NOISE = "better", "worse", "within noise"
@@ -100,10 +100,6 @@ class SeedScores:
 
     metric: str
     values: Mapping[str, float]
-
-    def goodness(self, seed: str) -> float:
-        """Return the seed's score; negative where less is better."""
-        return goodness(self.values[seed], lower_is_better=lower_is_better(self.metric))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -282,9 +278,11 @@ def compare(
         means = [-float(np.sum(model.losses) / counts.sum()) for model in (candidate, champion)]
         return _comparison(task, means, [(variance, len(gains) - 1)], confidence)
     if isinstance(champion, SeedScores) and isinstance(candidate, SeedScores):
-        seeds = [list(map(model.goodness, model.values)) for model in (candidate, champion)]
-        variances = list(map(_seed_variance, seeds))
-        means = list(map(fmean, seeds))
+        seeds = [
+            [goodness(value, model.metric) for value in model.values.values()]
+            for model in (candidate, champion)
+        ]
+        means, variances = list(map(fmean, seeds)), list(map(_seed_variance, seeds))
         return _comparison(task, means, variances, confidence, note="by seeds alone")
     assert isinstance(champion, TaskPredictions)
     assert isinstance(candidate, TaskPredictions)
@@ -295,8 +293,8 @@ def compare(
     block = max(1, BLOCK_WEIGHTS // max(1, examples))
     for start in range(0, resamples, block):
         weights = _resampled(random, min(block, resamples - start), examples)
-        means = [_scores(model, weights).mean(axis=0) for model in models]
-        differences.append(means[0] - means[1])
+        drawn = [_scores(model, weights).mean(axis=0) for model in models]
+        differences.append(drawn[0] - drawn[1])
     of_examples = (float(np.concatenate(differences).var(ddof=1)), examples - 1)
     of_seeds = [_seed_variance(by_seed) for by_seed in scores if len(by_seed) > 1]
     note = "" if len(of_seeds) == 2 else "one seed: noise of the examples alone"

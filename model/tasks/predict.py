@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, distributed
 
 from cloze.core.errors import NotFiniteError, UsageError
-from cloze.core.figures import check_figures, lower_is_better
+from cloze.core.figures import check_figures
 from cloze.core.ragged import I64
 from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
@@ -327,7 +327,6 @@ class DevEvaluator:
         """
         self._objective, self._dev, self._world = objective, dev, world
         self.best_metric = f"dev_{objective.task.metrics[0]}"
-        self.higher_is_better = not lower_is_better(self.best_metric)
         share = FORWARD * float(dev.samples.lengths.sum()) / float(train.samples.lengths.sum())
         every_epoch = decides or len(dev.samples) <= FEW
         self._every = epoch * (1 if every_epoch else max(1, math.ceil(share / BUDGET)))

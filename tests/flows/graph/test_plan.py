@@ -208,3 +208,11 @@ def test_output_paths_are_joined_to_the_artifact() -> None:
     config = load()
     result = planning.build_node(planning.plan(config)[0])
     assert planning.result_json(result)["file"] == f"{result.artifact}/letters.txt"
+
+
+def test_a_store_that_is_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CLOZE_RUNS_DIR: else the plan is fine, and every node fails."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CLOZE_STORE", str(tmp_path / "file"))
+    with pytest.raises(UsageError, match="CLOZE_STORE=.*file"):
+        plan()

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from cloze.core.figures import check_figures, goodness, is_finite, lower_is_better
 from cloze.flows.nightly.evaluation_results import Scores
 from cloze.flows.nightly.promotion_gate import NOISE, SeedScores, TaskPredictions, decide
-from cloze.model.tasks.predict import DevEvaluator
-
-
-class Samples(list[int]):
-    lengths = np.ones(2)
-
+from cloze.model.train.loop import loop
 
 ERRORS = (
     "loss",
@@ -47,7 +42,7 @@ def test_numbers_of_numpy_are_numbers(value: Any) -> None:
 @pytest.mark.parametrize("value", [10**400, -(10**400), np.float32("nan"), np.float64("inf")])
 def test_a_number_that_no_float_holds_is_not_finite(value: Any) -> None:
     assert not is_finite(value)
-    assert goodness(value) == goodness(value, lower_is_better=True) == -math.inf
+    assert goodness(value) == goodness(value, "loss") == -math.inf
     with pytest.raises(Exception, match="f1 is"):
         check_figures("x", {"f1": value})
     assert not decide(by_seeds("f1", 0.1, 0.2), by_seeds("f1", value, 0.9)).promoted
@@ -66,13 +61,25 @@ def test_a_lower_error_wins_everywhere(metric: str) -> None:
     assert means[0] > means[1]
 
 
-def test_early_stopping_takes_the_direction_of_the_metric() -> None:
-    objective: Any = SimpleNamespace(task=SimpleNamespace(metrics=("rmse",)))
-    split: Any = SimpleNamespace(samples=Samples())
-    world: Any = None
-    assert not DevEvaluator(objective, split, split, world, 1).higher_is_better
-    objective.task.metrics = ("f1",)
-    assert DevEvaluator(objective, split, split, world, 1).higher_is_better
+@pytest.mark.parametrize(("metric", "best"), [("dev_rmse", 2), ("dev_f1", 1)])
+def test_the_best_step_of_a_training_is_that_of_its_metric_s_direction(
+    monkeypatch: pytest.MonkeyPatch, metric: str, best: int
+) -> None:
+    monkeypatch.setattr(loop, "require_finite_weights", lambda *_: None)
+    figures = {1: 0.9, 2: 0.4, 3: math.nan, 4: 0.5}
+    progress = SimpleNamespace(step=0, best=None)
+
+    def evaluate(step: int, *_: Any) -> dict[str, float]:
+        return {metric: figures[step]}
+
+    evaluate.best_metric = metric  # type: ignore[attr-defined]
+    training = SimpleNamespace(evaluator=evaluate, trained=SimpleNamespace(model=None))
+    own: Any = SimpleNamespace(
+        training=training, progress=progress, world=None, _stop_requested=None
+    )
+    for progress.step in figures:
+        loop._TrainingLoop._evaluate(own, {}, None)  # type: ignore[arg-type]
+    assert progress.best == {"step": best, metric: figures[best]}
 
 
 @given(

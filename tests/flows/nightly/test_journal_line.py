@@ -12,6 +12,7 @@ from cloze.core.errors import DataError
 from cloze.flows.nightly import nightly_run
 from cloze.flows.nightly.journal import FILE, Journal
 from cloze.flows.nightly.nightly_run import NightlyRun
+from cloze.flows.nightly.result import render_trend
 
 NIGHT_LINE: dict[str, Any] = {
     "kind": "night", "started": 1.0, "ended": 2.0, "seen": [], "results": [], "candidate": None,
@@ -58,7 +59,6 @@ def test_a_night_s_line_has_every_field_and_what_failed_or_waits_is_not_seen(
 @pytest.mark.parametrize(
     "line",
     [
-        {"kind": "night", "started": 1.0},
         {**NIGHT_LINE, "started": None},
         {**NIGHT_LINE, "started": 10**400},
         {**NIGHT_LINE, "seen": None},
@@ -66,12 +66,12 @@ def test_a_night_s_line_has_every_field_and_what_failed_or_waits_is_not_seen(
         {**NIGHT_LINE, "failed": ["x"]},
         {**NIGHT_LINE, "champion": "demo"},
         {**NIGHT_LINE, "champion": {"key": "a", "run": "demo"}},
-        {"kind": "champion", "time": 1.0},
-        {"kind": "rollback"},
-        {"kind": "registered", "key": "a"},
+        {"kind": "champion", "time": 1.0, "champion": {"run": "demo"}},
+        {"kind": "rollback", "time": "yesterday"},
+        {"kind": "registered", "key": "a", "version": "seven"},
     ],
 )
-def test_a_line_that_lacks_a_field_is_named_with_its_file_and_number(
+def test_a_line_with_a_damaged_field_is_named_with_its_file_and_number(
     tmp_path: Path, line: dict[str, Any]
 ) -> None:
     """Skipped in silence, it could be a champion whose files `cloze clean` then removes."""
@@ -82,10 +82,15 @@ def test_a_line_that_lacks_a_field_is_named_with_its_file_and_number(
         journal.champion()
 
 
-def test_a_line_of_a_later_version_is_read(tmp_path: Path) -> None:
+def test_a_line_of_another_version_is_read(tmp_path: Path) -> None:
     champion = {"key": "a", "checkpoint": "/a", "run": "demo", "step": 1, "mood": "good"}
     journal = Journal(tmp_path)
     journal.append({**NIGHT_LINE, "champion": champion, "weather": "fine"})
     journal.append({"kind": "eclipse"})
+    journal.append({"kind": "registered"})
+    journal.append({"kind": "rollback"})
+    journal.append({"kind": "night"})
     assert journal.champion() is not None
-    assert journal.nights()
+    assert len(journal.nights()) == 2
+    assert (journal.seen(), journal.failures(), journal.version()) == (set(), {}, None)
+    assert "demo" in render_trend(journal.nights(), journal.changes(), "UTC")
