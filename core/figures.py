@@ -29,7 +29,7 @@ def lower_is_better(metric: str) -> bool:
     return re.search(_ERRORS, metric) is not None
 
 
-_ERRORS = r"loss|perplexity|entropy|bits_per_byte|error|(^|[^a-z])(r?mse|mae|[wc]er)($|[^a-z])"
+_ERRORS = r"perplexity|entropy|bits_per_byte|(^|[^a-z])(loss|errors?|r?mse|mae|[wc]er)($|[^a-z])"
 
 
 def goodness(value: Any, metric: str = "") -> float:

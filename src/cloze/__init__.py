@@ -61,7 +61,5 @@ def __getattr__(name: str) -> Any:
     """Import a name of `__all__` at its first use: the command line starts without them."""
     if name not in __all__:
         raise AttributeError(f"module 'cloze' has no attribute {name!r}")
-    return getattr(import_module(f"cloze.{_MODULES[name == 'Checkpoint']}"), name)
-
-
-_MODULES = "core.errors", "checkpoint"
+    module = "checkpoint" if name == "Checkpoint" else "core.errors"
+    return getattr(import_module(f"cloze.{module}"), name)

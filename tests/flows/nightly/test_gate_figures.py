@@ -61,6 +61,11 @@ def test_a_lower_error_wins_everywhere(metric: str) -> None:
     assert means[0] > means[1]
 
 
+def test_a_score_whose_name_contains_the_letters_of_an_error_is_a_score() -> None:
+    names = ("accuracy", "gloss_f1", "maestro_f1", "power", "inner_f1", "terror_f1", "")
+    assert not any(map(lower_is_better, names))
+
+
 @pytest.mark.parametrize(("metric", "best"), [("dev_rmse", 2), ("dev_f1", 1)])
 def test_the_best_step_of_a_training_is_that_of_its_metric_s_direction(
     monkeypatch: pytest.MonkeyPatch, metric: str, best: int
