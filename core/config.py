@@ -327,7 +327,8 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) ->
     try:
         return model.model_validate(dict(values), context={_SECTION: where})
     except ValidationError as error:
-        fault = error.errors()[0]
+        # An unknown key first: it may be a missing one, misspelt.
+        fault = min(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
         field = ".".join(str(component) for component in (where, *fault["loc"]) if component != "")
         if fault["type"] == "extra_forbidden":
             known = _fields_at(model, fault["loc"][:-1])

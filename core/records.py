@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from types import NoneType
 from typing import Any, TypeGuard
+
+from cloze.core.figures import is_finite
 
 Fields = Mapping[str, type | tuple[type, ...]]  # types by name; with NoneType it may be absent
 NUMBER = (int, float)
@@ -17,7 +18,7 @@ def is_record(content: Any, fields: Fields) -> TypeGuard[dict[str, Any]]:
     """Return whether `content` is an object with these fields, whose numbers are finite."""
     return isinstance(content, dict) and all(
         isinstance(value := content.get(name), types)
-        and not (isinstance(value, float) and not math.isfinite(value))
+        and (isinstance(value, bool) or not isinstance(value, (int, float)) or is_finite(value))
         for name, types in fields.items()
     )
 

@@ -151,6 +151,7 @@ def champion(rollback: bool, promote: str | None, reason: str | None, as_json: b
     """
     from cloze.flows.graph import plan
     from cloze.flows.nightly import journal as journals
+    from cloze.flows.nightly import registration
     from cloze.flows.run.targets import resolve_path
     from cloze.flows.views import terminal
 
@@ -165,7 +166,7 @@ def champion(rollback: bool, promote: str | None, reason: str | None, as_json: b
     if promote:
         journals.promote(journal, resolve_path(promote), reason)
     with terminal.saying(f"{journal.path} is up to date; MLflow, which gets the alias, is slow"):
-        notes = journals.try_to_sync(journal)
+        notes = registration.try_to_sync(journal)
     for note in notes:
         terminal.console().print(note, markup=False, soft_wrap=True)
     content = _champion_content(journal, journal.champion())

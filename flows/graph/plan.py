@@ -123,18 +123,22 @@ def plan(
         UsageError: an unknown name, a missing input with `only`, or a checkpoint that was not kept.
     """
     nodes = config.nodes
-    forced = select_nodes(nodes, force, config.name) | with_descendants(
-        nodes, select_nodes(nodes, start, config.name)
-    )
+    start_names = select_nodes(nodes, start, config.name)
+    from_start = with_descendants(nodes, start_names)
     only_names = select_nodes(nodes, only, config.name)
     until_names = select_nodes(nodes, until, config.name)
     if isinstance(config, RunConfig) and not (until_names or only_names):
         config.check_scored()
     chosen = with_ancestors(nodes, until_names or nodes) & (only_names or nodes.keys())
-    if only_names and not chosen:
-        only = ", ".join(sorted(only_names))
-        raise UsageError(f"--only ({only}) has no node of --until; leave one of them out")
-    forced &= chosen
+    until_or_only = "--until" if until_names else "--only"
+    for option, names, reached, other in (
+        ("--only", only_names, only_names, "--until"),
+        ("--from", start_names, from_start, until_or_only),
+    ):
+        if names and not reached & chosen:
+            text = ", ".join(sorted(names))
+            raise UsageError(f"{option} ({text}) has no node of {other}; leave one of them out")
+    forced = chosen & (select_nodes(nodes, force, config.name) | from_start)
     steps: dict[str, PlannedNode] = {}
     directory = run_directory(config)
     outside: dict[str, str] = {}  # fingerprints of inputs outside the run
@@ -166,6 +170,8 @@ def _step(
     previous = _manifest(node.out or storage.linked(str(directory / node.name)))
     inputs, input_hashes = _inputs(node, steps, outside)
     store = os.environ.get("CLOZE_STORE") or str(runs_directory())
+    if os.path.isfile(store):
+        raise UsageError(f"CLOZE_STORE={store} is a file; name a URL or a directory")
     place = node.out or storage.join(store, directory.name)
 
     def hash_files(paths: Sequence[str], stamps: Sequence[fingerprints.Stamp | None]) -> list[str]:

@@ -79,8 +79,3 @@ def headline(manifest: Manifest) -> str:
 def compared_metrics(name: str, summary: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics by which runs of a stage are compared, from its summary."""
     return stage(name).compared_metrics(summary)
-
-
-def lower_is_better(metric: str) -> bool:
-    """Return whether a lower value of the metric is better."""
-    return any(word in metric for word in ("loss", "perplexity", "entropy", "bits_per_byte"))

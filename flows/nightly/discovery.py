@@ -215,6 +215,8 @@ def choose(
         since: take checkpoints written after this time (Unix seconds), seen or given up or not.
         failures: number of failed evaluations by key.
     """
+    # A copied run has the same keys; its original is older.
+    existing = list({item.key: item for item in reversed(existing)}.values())[::-1]
     # Seen ones were evaluated at last, whatever failed before.
     failed = {key for key, count in (failures or {}).items() if count >= MAX_ATTEMPTS} - {*seen}
     if since is None:

@@ -18,6 +18,7 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import Manifest
+from cloze.core.figures import goodness
 from cloze.core.stages.stage import role_of
 from cloze.flows.graph.nodes import Node
 from cloze.flows.nightly.promotion_gate import (
@@ -54,9 +55,13 @@ class Scores:
 
     @property
     def mean(self) -> float:
-        """Mean score over tasks; without tasks, the negative perplexity."""
+        """Mean score over tasks, errors negative; without tasks, the negative perplexity."""
         if self.values:
-            return fmean(fmean(values.values()) for values in self.values.values())
+            by_task = self.values.items()
+            return fmean(
+                fmean(goodness(value, self.metric[task]) for value in by_seed.values())
+                for task, by_seed in by_task
+            )
         return -self.perplexity if self.perplexity is not None else float("-inf")
 
     def as_json(self) -> dict[str, Any]:

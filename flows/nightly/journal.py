@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import socket
 import time
@@ -27,6 +26,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
@@ -34,18 +34,27 @@ from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.checkpoints import STEPS, is_checkpoint
 from cloze.core.artifacts.claim import BUILDING, Claim
 from cloze.core.artifacts.lock import holder, locked
-from cloze.core.errors import ClozeError, UsageError
-from cloze.core.records import read_record
+from cloze.core.errors import DataError, UsageError
+from cloze.core.records import NUMBER, Fields, is_record, read_record
 from cloze.flows.nightly.discovery import STAGE, CheckpointInfo, find_checkpoints
 from cloze.flows.tracking.metadata import user_name
-from cloze.flows.tracking.models import RUN_NAME
 
 if TYPE_CHECKING:
-    from cloze.flows.tracking.mlflow_writer import Registry
+    pass
 
 DIRECTORY = ".night"  # below the runs directory
 FILE = "nights.jsonl"
 NIGHT, CHAMPION, ROLLBACK, REGISTERED = "night", "champion", "rollback", "registered"
+# A line's fields, which another kind, or an earlier version, may lack.
+EMPTY: Mapping[str, Any] = {
+    "started": 0.0, "ended": 0.0, "time": 0.0, "seen": [], "results": [], "failed": {},
+    "errors": 0, "candidate": None, "why": "", CHAMPION: None, "version": None,
+}  # fmt: skip
+FIELDS: Fields = {
+    **dict.fromkeys(("started", "ended", "time"), NUMBER), "seen": list, "results": list,
+    "failed": dict, "why": str, CHAMPION: (dict, NoneType), "version": (int, NoneType),
+}  # fmt: skip
+CHAMPION_FIELDS: Fields = {"key": str, "checkpoint": str, "run": str, "step": int}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,10 +123,22 @@ class Journal:
             yield
 
     def lines(self) -> Iterator[dict[str, Any]]:
-        """Yield all complete lines, oldest first."""
+        """Yield all complete lines, oldest first.
+
+        Raises:
+            DataError: a line is damaged; skipped, it could be the champion's.
+        """
         with suppress(FileNotFoundError):
-            for line in self.path.read_bytes().split(b"\n"):
+            for number, line in enumerate(self.path.read_bytes().split(b"\n"), 1):
                 if content := read_record(line, {"kind": str}):
+                    content = {**EMPTY, **content}
+                    own = content[CHAMPION]
+                    is_whole = is_record(content, FIELDS)
+                    if not is_whole or (own and not is_record(own, CHAMPION_FIELDS)):
+                        raise DataError(
+                            f"{self.path}, line {number}: a field of this {content['kind']} is "
+                            f"missing or damaged; restore the line from a backup, or remove it"
+                        )
                     yield content
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -163,8 +184,9 @@ class Journal:
         stack: list[Champion] = []
         for line in self.lines():
             previous, kind = stack[-1] if stack else None, str(line["kind"])
-            if kind in (NIGHT, CHAMPION) and line.get("champion"):
-                stack = [*stack, Champion(**line["champion"])]
+            if kind in (NIGHT, CHAMPION) and line[CHAMPION]:
+                known = Champion.__dataclass_fields__.keys() & line[CHAMPION].keys()
+                stack = [*stack, Champion(**{name: line[CHAMPION][name] for name in known})]
                 since, why = stack[-1].since, stack[-1].why
             elif kind == ROLLBACK and len(stack) > 1:
                 stack = stack[:-1]
@@ -180,14 +202,14 @@ class Journal:
         version: int | None = None
         for line in self.lines():
             if line["kind"] == REGISTERED:
-                version = int(line["version"])
-            elif line["kind"] == ROLLBACK or line.get("champion"):
+                version = line["version"]
+            elif line["kind"] == ROLLBACK or line[CHAMPION]:
                 # A new champion has no version until MLflow has registered it.
-                version = line.get("version")
+                version = line["version"]
         return version
 
 
-# The champion's files, kept next to the journal, and MLflow's alias, which follows the journal.
+# The champion's files, kept next to the journal.
 
 COPIES = "champions"  # subdirectory of the journal's directory
 RETAINED_CHAMPIONS = 3  # champions whose files are kept for rollbacks
@@ -255,88 +277,10 @@ def as_champion(checkpoint: CheckpointInfo, scores: Mapping[str, float], why: st
     )
 
 
-def sync_alias(journal: Journal, registry: Registry) -> None:
-    """Register the champion in MLflow, if it is not registered, and set the alias to it.
-
-    Raises:
-        ClozeError: MLflow does not answer; or the champion's files are gone and were never
-            registered.
-    """
-    champion = journal.champion()
-    if champion is None:
-        return
-    path = champion_path(journal, champion)
-    version = registry.find(champion.key)
-    if version is None:
-        if path is None:
-            raise ClozeError(
-                f"the champion's checkpoint {champion.checkpoint} is gone and was never "
-                f"registered in MLflow; roll back or promote another checkpoint"
-            )
-        version = registry.register(
-            path,
-            fingerprint=champion.key,
-            metrics=_metrics(champion.scores),
-            tags={RUN_NAME: champion.run, "cloze.step": str(champion.step)},
-            step=champion.step,
-            build=champion.build or None,
-        )
-    registry.set_champion(version)
-    if journal.version() != version:
-        journal.append(
-            {"kind": REGISTERED, "time": time.time(), "key": champion.key, "version": version}
-        )
-
-
-def log_scores(registry: Registry, checkpoint: CheckpointInfo, scores: Mapping[str, float]) -> None:
-    """Log a checkpoint's scores to its model version, if its training registered one.
-
-    Raises:
-        ClozeError: MLflow does not answer.
-    """
-    if registry.find(checkpoint.key) is not None:
-        registry.register(
-            checkpoint.path,
-            fingerprint=checkpoint.key,
-            metrics=_metrics(scores),
-            step=checkpoint.step,
-            build=checkpoint.build or None,
-        )
-
-
-def _metrics(scores: Mapping[str, float]) -> dict[str, float]:
-    """Return the scores under names that MLflow accepts."""
-    return {
-        f"night/{re.sub('[^A-Za-z0-9_./: -]', '', task)}": score for task, score in scores.items()
-    }
-
-
 def champion_checkpoints(journal: Journal) -> list[str]:
     """Return the checkpoints of the last champions, where they are now."""
     changes = journal.changes()[-RETAINED_CHAMPIONS:]
     return [path for change in changes if (path := champion_path(journal, change.champion))]
-
-
-def try_to_sync(journal: Journal) -> list[str]:
-    """Call `sync_alias` unless a nightly run is in progress or MLflow fails; return warnings."""
-    from cloze.flows.tracking.mlflow_writer import Registry
-
-    if journal.champion() is None:
-        return []
-    try:
-        with journal.lease():
-            sync_alias(journal, Registry(journal.directory.parent))
-    except ClozeError as error:
-        return [alias_warning(error, journal)]
-    return []
-
-
-def alias_warning(error: ClozeError, journal: Journal) -> str:
-    """Return a warning: the alias could not be set. It omits the client's detail in brackets."""
-    return (
-        f"{str(error).partition(' (')[0]}; MLflow's alias is out of date until it answers, "
-        f"{journal.path} names the champion"
-    )
 
 
 def promote(journal: Journal, checkpoint: str, why: str) -> Champion:

@@ -22,7 +22,7 @@ from cloze.core.artifacts.checkpoints import pinned
 from cloze.core.errors import ClozeError, DataError, NotFiniteError, StoppedError
 from cloze.core.figures import goodness, is_finite
 from cloze.flows.graph import plan
-from cloze.flows.nightly import discovery, journal, promotion_gate, result
+from cloze.flows.nightly import discovery, journal, promotion_gate, registration, result
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
 from cloze.flows.nightly.evaluation_results import Scores, gather
 from cloze.flows.nightly.journal import NIGHT, Champion, Journal
@@ -276,11 +276,11 @@ class NightlyRun:
 
         try:
             registry = Registry(self.runs)
-            journal.sync_alias(self.journal, registry)
+            registration.sync_alias(self.journal, registry)
             for label, scores in ready.items():
-                journal.log_scores(registry, self.candidates[label], scores.hundredths())
+                registration.log_scores(registry, self.candidates[label], scores.hundredths())
         except ClozeError as error:
-            self._warn(journal.alias_warning(error, self.journal))
+            self._warn(registration.alias_warning(error, self.journal))
 
     def _warn(self, message: str) -> None:
         self.outcome.warnings.append(message)

@@ -25,7 +25,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import inf, isclose
 from statistics import fmean
 from typing import Any, Literal
 
@@ -275,12 +275,15 @@ def compare(
         weights = _resampled(_generator(task, seed, len(gains)), resamples, len(gains))
         # A ratio of resampled sums, since groups differ in their number of predictions.
         variance = float(((weights @ gains) / (weights @ counts)).var(ddof=1))
-        difference = gains.sum() / counts.sum()
-        return _comparison(task, difference, [(variance, len(gains) - 1)], confidence)
+        means = [-float(np.sum(model.losses) / counts.sum()) for model in (candidate, champion)]
+        return _comparison(task, means, [(variance, len(gains) - 1)], confidence)
     if isinstance(champion, SeedScores) and isinstance(candidate, SeedScores):
-        seeds = [list(model.values.values()) for model in (candidate, champion)]
-        difference, variances = fmean(seeds[0]) - fmean(seeds[1]), list(map(_seed_variance, seeds))
-        return _comparison(task, difference, variances, confidence, note="by seeds alone")
+        seeds = [
+            [goodness(value, model.metric) for value in model.values.values()]
+            for model in (candidate, champion)
+        ]
+        means, variances = list(map(fmean, seeds)), list(map(_seed_variance, seeds))
+        return _comparison(task, means, variances, confidence, note="by seeds alone")
     assert isinstance(champion, TaskPredictions)
     assert isinstance(candidate, TaskPredictions)
     models, examples = (candidate, champion), len(candidate.labels)
@@ -290,13 +293,13 @@ def compare(
     block = max(1, BLOCK_WEIGHTS // max(1, examples))
     for start in range(0, resamples, block):
         weights = _resampled(random, min(block, resamples - start), examples)
-        means = [_scores(model, weights).mean(axis=0) for model in models]
-        differences.append(means[0] - means[1])
+        drawn = [_scores(model, weights).mean(axis=0) for model in models]
+        differences.append(drawn[0] - drawn[1])
     of_examples = (float(np.concatenate(differences).var(ddof=1)), examples - 1)
     of_seeds = [_seed_variance(by_seed) for by_seed in scores if len(by_seed) > 1]
     note = "" if len(of_seeds) == 2 else "one seed: noise of the examples alone"
-    difference = fmean(scores[0]) - fmean(scores[1])
-    return _comparison(task, difference, [of_examples, *of_seeds], confidence, note=note)
+    means = list(map(fmean, scores))
+    return _comparison(task, means, [of_examples, *of_seeds], confidence, note=note)
 
 
 def _generator(task: str, seed: int, examples: int) -> np.random.Generator:
@@ -318,7 +321,7 @@ def _seed_variance(scores: Sequence[float]) -> tuple[float, int]:
 
 def _comparison(
     task: str,
-    difference: float,
+    means: Sequence[float],
     variances: Sequence[tuple[float, int]],
     confidence: float,
     note: str = "",
@@ -326,10 +329,12 @@ def _comparison(
     """Return a difference with its interval; its variance is the sum of independent ones.
 
     Args:
+        means: figure of the candidate and of the champion; those equal up to rounding are a tie.
         variances: pairs of variance and degrees of freedom.
     """
     from scipy.stats import t  # slow import, needed at most once a run
 
+    difference = 0.0 if isclose(*means) else means[0] - means[1]
     total, half = sum(variance for variance, _ in variances), 0.0
     if total > 0:
         # Welch and Satterthwaite: (sum of v)² / (sum of v² / d).
@@ -361,9 +366,9 @@ def _reason(champion: Result | None, candidate: Result) -> str:
     """Return why two results cannot be compared; empty: they can."""
     if champion is None:
         return "the champion has no answers"
+    if getattr(champion, "metric", "") != getattr(candidate, "metric", ""):
+        return "the scores are different metrics"
     if isinstance(candidate, SeedScores) and isinstance(champion, SeedScores):
-        if champion.metric != candidate.metric:
-            return "the scores are different metrics"
         if min(len(champion.values), len(candidate.values)) < 2:
             return "answers without labels need two or more seeds to estimate the noise"
         return ""
@@ -382,5 +387,5 @@ def _reason(champion: Result | None, candidate: Result) -> str:
 
 
 def _signed(value: float) -> str:
-    text = f"{value:+.1f}"
-    return "±0.0" if text in ("+0.0", "-0.0") else text.replace("-", "\N{MINUS SIGN}")
+    text = f"{value:+.1f}" if abs(value) >= 0.05 else f"{value:+.1g}"  # no lead is shown as none
+    return text.replace("-", "\N{MINUS SIGN}") if value else "±0.0"

@@ -17,12 +17,14 @@ from prefect.blocks.notifications import SlackWebhook
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import StateType
+from prefect.client.schemas.sorting import AutomationSort
 from prefect.events.actions import CallWebhook, ChangeFlowRunState, SendNotification
 from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.types import SecretDict
 from pydantic import SecretStr
 
 from cloze.core.errors import UsageError
+from cloze.flows.prefect.sweep import read_all
 
 TAG = "cloze"
 NOTIFY = "CLOZE_NOTIFY"
@@ -31,6 +33,10 @@ SILENT_SECONDS = 90  # three heartbeats
 CRASH_SILENT = "cloze: mark runs without heartbeat as crashed"
 NOTIFY_FAILED = "cloze: notify of failed runs"
 NOTIFY_NIGHTLY = "cloze: notify of nightly evaluations"
+# Tags by which one that was renamed in Prefect is found again.
+MARKS = {
+    CRASH_SILENT: "cloze-silent", NOTIFY_FAILED: "cloze-failed", NOTIFY_NIGHTLY: "cloze-nightly",
+}  # fmt: skip
 # name of the completed state of a nightly run that evaluated something; its message has the trend
 # page's path
 EVALUATED = "Evaluated"
@@ -93,9 +99,7 @@ def _crash_without_heartbeat() -> AutomationCore:
     message = f"no heartbeat for {SILENT_SECONDS} s: its process is gone; retry it to continue"
     action = ChangeFlowRunState(state=StateType.CRASHED, name=None, message=message, force=False)
     description = f"A flow run without a heartbeat for {SILENT_SECONDS} s has no process."
-    return AutomationCore(
-        name=CRASH_SILENT, description=description, tags=[TAG], trigger=trigger, actions=[action]
-    )
+    return _automation(CRASH_SILENT, description, trigger, action)
 
 
 def _notify(
@@ -108,8 +112,13 @@ def _notify(
         **CLOZE_FLOW_RUNS,
     )
     description = f"Set up by `cloze deploy` from ${NOTIFY}."
+    return _automation(name, description, trigger, action)
+
+
+def _automation(name: str, description: str, trigger: EventTrigger, action: Any) -> AutomationCore:
+    tags = [TAG, MARKS[name]]
     return AutomationCore(
-        name=name, description=description, tags=[TAG], trigger=trigger, actions=[action]
+        name=name, description=description, tags=tags, trigger=trigger, actions=[action]
     )
 
 
@@ -153,7 +162,7 @@ def apply_automations(
 ) -> tuple[list[str], list[str]]:
     """Create, update or delete this package's automations on the server.
 
-    One that is switched off in Prefect stays so.
+    One that is switched off or renamed in Prefect stays so, with the tags that it was given.
 
     Args:
         notifies: whether the environment says anything about notifications; if not, they stay.
@@ -163,10 +172,15 @@ def apply_automations(
     """
     desired = {automation.name: automation for automation in automations}
     names, changes = [], []
-    for name in (CRASH_SILENT, NOTIFY_FAILED, NOTIFY_NIGHTLY):
-        found, wanted = client.read_automations_by_name(name), desired.get(name)
-        existing = [each for each in found if TAG in each.tags]
-        if len(existing) < len(found):
+    sort = AutomationSort.UPDATED_DESC
+    every = read_all(lambda offset: client.read_automations(sort=sort, offset=offset))
+    own = [each for each in every if TAG in each.tags]
+    for name, mark in MARKS.items():
+        wanted = desired.get(name)
+        existing = [each for each in own if each.name == name]
+        # A copy with another name may be the operator's: only `none` deletes it.
+        existing = existing or [each for each in own if mark in each.tags][: 1 if wanted else None]
+        if any(each.name == name and TAG not in each.tags for each in every):
             changes.append(f"automation {name!r} without the tag {TAG!r} is not Cloze's and stays")
         if wanted is None and not notifies:
             names += [name for _ in existing[:1]]
@@ -180,10 +194,13 @@ def apply_automations(
         if not existing:
             client.create_automation(wanted)
             continue
-        update = wanted.model_copy(update={"enabled": existing[0].enabled})
-        if _content(existing[0]) != _content(update):
+        first = existing[0]
+        kept = {"enabled": first.enabled, "name": first.name}
+        tags = [*wanted.tags, *(tag for tag in first.tags if tag not in wanted.tags)]
+        update = wanted.model_copy(update={**kept, "tags": tags})
+        if _content(first) != _content(update):
             changes.append(f"automation {name!r} is Cloze's again; it was changed in Prefect")
-        client.update_automation(existing[0].id, update)
+        client.update_automation(first.id, update)
         if not update.enabled:
             changes.append(f"automation {name!r} stays switched off")
     return names, changes

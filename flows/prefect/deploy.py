@@ -132,7 +132,11 @@ def _check_owner(
             )
 
 
-REPLACED = ("parameters", "job_variables", "description", "tags", "concurrency_limit")
+REPLACED = (
+    "parameters", "job_variables", "description", "tags", "concurrency_limit",
+    "concurrency_options", "enforce_parameter_schema", "work_pool_name", "work_queue_name",
+    "pull_steps",
+)  # fmt: skip
 
 
 def _differences(

@@ -9,10 +9,9 @@ from typing import Any
 
 import yaml
 
-from cloze.core.figures import is_finite
+from cloze.core.figures import goodness, is_finite
 from cloze.core.humanize import format_count, format_duration, templates_in
 from cloze.flows.graph import stages
-from cloze.flows.graph.stages import lower_is_better
 from cloze.flows.report import plots
 from cloze.flows.report.graph_picture import NodePicture, graph_svg
 from cloze.flows.report.report_nodes import (
@@ -144,8 +143,7 @@ def _task_cards(
         if not groups:
             continue
         metric = next(iter(scores[groups[0]]))
-        sign = -1.0 if lower_is_better(metric) else 1.0
-        group = max(groups, key=lambda group: sign * scores[group][metric].mean)
+        group = max(groups, key=lambda group: goodness(scores[group][metric].mean, metric))
         score = scores[group][metric]
         label = " ".join(filter(None, (task, metric.replace("_", " "))))
         mean = f"mean of {score.n}: {score.format}, best {score.best_node}"
@@ -209,7 +207,6 @@ def _table(section: str, members: Sequence[ReportNode]) -> dict[str, Any]:
         )
     name = "score" if has_several_tasks else metrics[0].replace("_", " ")
     is_comparable = len(group_means) > 1 and not has_several_tasks
-    choose = min if lower_is_better(metrics[0]) else max
     return {
         "section": section,
         "first": name,
@@ -217,7 +214,7 @@ def _table(section: str, members: Sequence[ReportNode]) -> dict[str, Any]:
         "seeds": seeds if len(seeds) > 1 else [],
         "metrics": [metric.replace("_", " ") for metric in metrics],
         "rows": rows,
-        "best": choose(group_means, key=lambda group: group_means[group])
+        "best": max(group_means, key=lambda group: goodness(group_means[group], metrics[0]))
         if is_comparable
         else None,
         "plot": plots.bars(group_means, name) if is_comparable else "",

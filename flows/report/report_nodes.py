@@ -11,8 +11,7 @@ from pydantic import Field
 
 from cloze.core.artifacts.artifact import Manifest, read_manifest
 from cloze.core.config import Values
-from cloze.core.figures import is_finite
-from cloze.flows.graph.stages import lower_is_better
+from cloze.core.figures import goodness, is_finite
 
 REPLICATES = ("seed",)  # axes of replicates: mean and deviation are over them
 # Baselines of a fine-tuning in its first metric: constant predictions, and the model from random
@@ -122,8 +121,7 @@ def scores_of(nodes: Iterable[ReportNode]) -> dict[str, Score]:
 
 def _score(metric: str, observations: Sequence[tuple[float, str]]) -> Score:
     values = [value for value, _ in observations]
-    choose = min if lower_is_better(metric) else max
-    best, best_node = choose(observations, key=lambda observation: observation[0])
+    best, best_node = max(observations, key=lambda observation: goodness(observation[0], metric))
     std = statistics.stdev(values) if len(values) > 1 else None
     mean = statistics.fmean(values)
     return Score(mean=mean, std=std, best=best, best_node=best_node, n=len(values))
@@ -296,9 +294,8 @@ def _ranked(task: str, members: Sequence[ReportNode]) -> SummaryTable | None:
         return None
     metric = next(iter(members[0].scores))
     scores = {group: scores_of(replicates)[metric] for group, replicates in groups.items()}
-    sign = 1.0 if lower_is_better(metric) else -1.0
     cells = {key: [str(own.get(axis, "")) for axis in differing] for key, own in settings.items()}
-    ranked = sorted(scores, key=lambda group: sign * scores[group].mean)
+    ranked = sorted(scores, key=lambda group: -goodness(scores[group].mean, metric))
     notes = [f"The first row is the best by its mean on dev over {scores[ranked[0]].n} seeds."]
     if len(ranked) > MOST:
         notes.append(f"{len(ranked) - MOST} more settings are in the report's scores.")

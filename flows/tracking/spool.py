@@ -143,6 +143,8 @@ class Spool:
         # the sampler of system metrics has its own thread
         with self._writing, self._continuing():
             self._stream.write(line)
+        if self._sender is not None and record["op"] != "metrics":  # the few records
+            self.start_sender()
 
     @contextlib.contextmanager
     def _continuing(self) -> Iterator[None]:
@@ -156,8 +158,8 @@ class Spool:
         return any(path != self.path for path in self.directory.glob("*.jsonl"))
 
     def start_sender(self) -> None:
-        """Start the process that sends this spool and orphaned ones; idempotent."""
-        if self._sender is not None:
+        """Start the process that sends this spool and orphaned ones; again after a kill."""
+        if self._sender is not None and (self._sender.poll() or 0) >= 0:
             return
         with self._continuing(), (self.directory / SENDER_LOG).open("ab") as log:
             self._sender = subprocess.Popen(

@@ -28,6 +28,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from cloze.core.errors import ClozeError
 from cloze.core.humanize import format_duration, templates_in
 from cloze.flows.machine import slots
 from cloze.flows.nightly.journal import Champion, Journal
@@ -255,7 +256,7 @@ def slot_rows() -> list[tuple[str, str, str]]:
 
 
 def _champion(runs: Path) -> Champion | None:
-    with suppress(OSError, ValueError, TypeError, KeyError):
+    with suppress(OSError, ClozeError):
         return Journal(runs).champion()
     return None
 

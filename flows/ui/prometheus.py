@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from cloze.core.errors import ClozeError
 from cloze.flows.machine import slots
 from cloze.flows.nightly.journal import Journal
 from cloze.flows.run import status_file
@@ -85,7 +87,9 @@ class _RunsCollector(Collector):
         yield from _node_metrics({**status_file.command_records(self.runs), **records})
         yield from _spool_metrics(self.runs / DIRECTORY)
         yield from _slot_metrics()
-        nights = Journal(self.runs).nights()
+        nights = []
+        with suppress(OSError, ClozeError):  # `cloze nightly` names the damaged line
+            nights = Journal(self.runs).nights()
         if nights:
             yield GaugeMetricFamily(
                 "cloze_night_last_timestamp_seconds",

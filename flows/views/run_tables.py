@@ -206,9 +206,10 @@ def show(
     if total_seconds is not None:
         total = format_duration(total_seconds)
         phrases.append(f"{format_total_seconds(costs)} of work, {total} until all is made")
-    disk = format_bytes(sum(cost.disk_bytes or 0 for cost in costs))
-    memory = format_bytes(max(cost.memory_bytes or 0 for cost in costs))
-    phrases.append(f"{disk} of disk, at most {memory} of memory a node")
+    if disk := sum(cost.disk_bytes or 0 for cost in costs):  # 0: not known
+        phrases.append(f"{format_bytes(disk)} of disk")
+        memory = format_bytes(max(cost.memory_bytes or 0 for cost in costs))
+        phrases[-1] += f", at most {memory} of memory a node"
     out.print("; ".join(phrases) + ".")
     bases = Counter("unknown" if cost.seconds is None else cost.basis for cost in costs)
     meanings = {

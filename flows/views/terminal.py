@@ -24,10 +24,10 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from cloze.core.figures import is_finite
+from cloze.core.figures import goodness, is_finite
 from cloze.core.humanize import format_duration
 from cloze.core.stages.execute import BuildResult
-from cloze.flows.graph.stages import headline, lower_is_better
+from cloze.flows.graph.stages import headline
 
 QUIET_SECONDS = 5.0  # after which a command says what it waits for
 GAP = 2  # columns between two of a table
@@ -115,7 +115,8 @@ class WholeConsole(Console):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        if not self.is_terminal and "COLUMNS" not in os.environ:
+        # 0: of some terminals, who would show nothing
+        if not self.width or (not self.is_terminal and "COLUMNS" not in os.environ):
             self.width = UNWRAPPED
 
     def print(self, *objects: Any, **how: Any) -> None:
@@ -278,5 +279,5 @@ def _mean(results: Sequence[BuildResult]) -> str:
     values = [value for item in metrics if is_finite(value := item.get(name))]
     if not values:
         return ""
-    best = min(values) if lower_is_better(name) else max(values)
+    best = max(values, key=lambda value: goodness(value, name))
     return f"{name} {sum(values) / len(values):.3f} on average, best {best:.3f}"

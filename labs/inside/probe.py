@@ -212,7 +212,7 @@ def run(config: ProbeConfig, build: BuildContext) -> StageResult:
     trainer = _Trainer(config, task, examples["dev"], spans, device)
     layers, mix = trainer.trained(features(encoder))
     metric = trainer.metric
-    best = max(layers, key=lambda layer: goodness(layer[metric]))
+    best = max(layers, key=lambda layer: goodness(layer[metric], metric))
     metrics = {metric: best[metric], **best, "best_layer": best["layer"]}
     del metrics["layer"]
     metrics |= {name: mix[name] for name in ("center_of_gravity", "expected_layer")}

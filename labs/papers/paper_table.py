@@ -11,9 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from cloze.core.figures import is_finite
+from cloze.core.figures import is_finite, lower_is_better
 from cloze.core.humanize import format_count
-from cloze.flows.graph.stages import lower_is_better
 from cloze.flows.report.report_nodes import ReportNode, SummaryTable
 from cloze.labs.papers.table_config import PaperTable, TableColumn, TableRow
 

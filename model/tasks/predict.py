@@ -310,8 +310,6 @@ class DevEvaluator:
     split and the scores decide nothing.
     """
 
-    higher_is_better = True
-
     def __init__(
         self,
         objective: TaskObjective,

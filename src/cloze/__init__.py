@@ -17,10 +17,12 @@ loaded at the first use.
 from __future__ import annotations
 
 import os
-from typing import Literal
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
 
-from cloze.checkpoint import Checkpoint
-from cloze.core.errors import ClozeError, DataError, UsageError
+if TYPE_CHECKING:
+    from cloze.checkpoint import Checkpoint
+    from cloze.core.errors import ClozeError, DataError, UsageError
 
 __all__ = ["Checkpoint", "ClozeError", "DataError", "UsageError", "load"]
 
@@ -50,4 +52,14 @@ def load(
         DataError: no checkpoint exists at `path`, or the checkpoint is incomplete.
         UsageError: `path` is no path, or `device` or `precision` is unknown.
     """
+    from cloze.checkpoint import Checkpoint
+
     return Checkpoint(path, device, precision)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of `__all__` at its first use: the command line starts without them."""
+    if name not in __all__:
+        raise AttributeError(f"module 'cloze' has no attribute {name!r}")
+    module = "checkpoint" if name == "Checkpoint" else "core.errors"
+    return getattr(import_module(f"cloze.{module}"), name)

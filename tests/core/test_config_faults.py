@@ -49,6 +49,7 @@ GIVEN: dict[str, Any] = {"place": "p", "plain": 1}
     ("values", "told"),
     [
         ({"place": "p"}, "toy.plain is missing; give it a value"),
+        ({"place": "p", "plian": 1}, "unknown config key toy.plian; did you mean 'plain'?"),
         ({"plain": 1}, "toy.place is missing; give it: --set toy.place='/data/a'"),
         ({**GIVEN, "part": {}}, "toy.part.name is missing; give it a value"),
         ({**GIVEN, "part": {"name": "n", "wight": 2}}, "unknown config key toy.part.wight; did you mean 'weight'?"),

@@ -26,7 +26,7 @@ def test_the_best_figure_is_finite_if_one_is_and_no_order_changes_it(
     figures: list[Any], lower_is_better: bool, random: Any
 ) -> None:
     def best(values: list[Any]) -> float:
-        return max(goodness(value, lower_is_better=lower_is_better) for value in values)
+        return max(goodness(value, "loss" if lower_is_better else "f1") for value in values)
 
     finite = [value for value in figures if is_finite(value)]
     shuffled = random.sample(figures, len(figures))

@@ -205,7 +205,6 @@ class HeldoutEvaluator:
     every: int | None = None
     row_seconds: float | None = None
     best_metric: str = "heldout_loss"
-    higher_is_better: bool = False
     _interval: int | None = None  # steps between evaluations, asked for at every step
 
     def schedule(self, steps: int) -> EvaluationSchedule:

@@ -320,9 +320,7 @@ class _TrainingLoop:
         require_finite_weights(self.training.trained.model, self.world, progress)
         line |= evaluator(progress.step, schedule_progress, self._stop_requested)
         metric, best = evaluator.best_metric, progress.best or {}
-        values = line.get(metric), best.get(metric)
-        own, highest = (goodness(v, lower_is_better=not evaluator.higher_is_better) for v in values)
-        if own > highest:
+        if goodness(line.get(metric), metric) > goodness(best.get(metric), metric):
             progress.best = {"step": progress.step, metric: line[metric]}
 
     def _stop_requested(self) -> bool:

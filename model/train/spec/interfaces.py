@@ -197,12 +197,7 @@ class Evaluator(Protocol):
 
     @property
     def best_metric(self) -> str:
-        """Name of the metric that selects the best step."""
-        ...
-
-    @property
-    def higher_is_better(self) -> bool:
-        """True if the greatest value of the metric is the best."""
+        """Name of the metric that selects the best step; see `cloze.core.figures.goodness`."""
         ...
 
     def should_evaluate(self, step: int, schedule_progress: ScheduleProgress) -> bool:

@@ -98,6 +98,14 @@ def test_only_nodes_that_until_leaves_out_are_refused(only: str) -> None:
     assert list(plan(until=["letters"])) == ["letters"]
 
 
+@pytest.mark.parametrize("rest", [{"until": ["letters"]}, {"only": ["letters"]}])
+def test_a_start_that_the_other_options_leave_out_is_refused(rest: dict[str, Any]) -> None:
+    make()
+    with pytest.raises(UsageError, match=rf"--from \(count\).*--{next(iter(rest))}"):
+        plan(start=["count"], **rest)
+    assert plan(start=["letters"], only=["count"]) == {"count": "forced"}
+
+
 class Warnings(Reporter):
     """Keeps the warnings."""
 
@@ -200,3 +208,11 @@ def test_output_paths_are_joined_to_the_artifact() -> None:
     config = load()
     result = planning.build_node(planning.plan(config)[0])
     assert planning.result_json(result)["file"] == f"{result.artifact}/letters.txt"
+
+
+def test_a_store_that_is_a_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As CLOZE_RUNS_DIR: else the plan is fine, and every node fails."""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CLOZE_STORE", str(tmp_path / "file"))
+    with pytest.raises(UsageError, match="CLOZE_STORE=.*file"):
+        plan()

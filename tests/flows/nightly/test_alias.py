@@ -18,8 +18,8 @@ from cloze.flows.nightly.journal import (
     Journal,
     promote,
     roll_back,
-    sync_alias,
 )
+from cloze.flows.nightly.registration import sync_alias
 from cloze.flows.tracking.metadata import user_name
 from tests.flows.nightly.test_journal import champion, night
 from tests.flows.nightly.test_looking import training

@@ -169,3 +169,12 @@ def test_since() -> None:
     )
     with pytest.raises(UsageError, match="yesterday"):
         parse_since("yesterday", 0, "UTC")
+
+
+def test_a_copy_of_a_run_adds_no_candidates(tmp_path: Path) -> None:
+    """The same weights twice would widen every interval of the gate and use up the limit."""
+    for number, name in enumerate(("copy", "demo")):
+        training(tmp_path / name / "pretrain-aaa", "a" * 64, [10, 20], time=2000 - 1000 * number)
+    choice = choose(find_checkpoints(tmp_path), set())
+    assert [(item.run, item.step) for item in choice.new] == [("demo", 10), ("demo", 20)]
+    assert [item.step for item in choice.selected] == [20]

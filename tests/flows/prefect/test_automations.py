@@ -24,7 +24,9 @@ from prefect.states import Failed
 
 from cloze.flows.prefect import automations
 from cloze.flows.prefect.automations import (
+    MARKS,
     NOTIFY_FAILED,
+    TAG,
     _crash_without_heartbeat,
     apply_automations,
 )
@@ -87,12 +89,10 @@ class Server:
     def __init__(self, *automations: AutomationCore) -> None:
         self.automations = {uuid4(): each for each in automations}
 
-    def read_automations_by_name(self, name: str) -> list[Automation]:
-        return [
-            Automation(id=key, **each.model_dump())
-            for key, each in self.automations.items()
-            if each.name == name
-        ]
+    def read_automations(self, *, sort: str, offset: int) -> list[Automation]:
+        assert sort
+        rows = [Automation(id=key, **each.model_dump()) for key, each in self.automations.items()]
+        return rows[offset : offset + 200]
 
     def create_automation(self, automation: AutomationCore) -> None:
         self.automations[uuid4()] = automation
@@ -135,3 +135,27 @@ def test_of_several_of_ours_one_is_left() -> None:
     server = Server(OWN, OWN, FOREIGN)
     assert any("is deleted" in told for told in server.deploy(OWN))
     assert sorted(map(str, server.automations.values())) == sorted(map(str, [OWN, FOREIGN]))
+
+
+@pytest.mark.parametrize("others", [0, 250])
+def test_one_that_was_renamed_and_tagged_in_prefect_is_no_second_one(others: int) -> None:
+    """Two automations would send each alert twice."""
+    renamed = OWN.model_copy(update={"name": "night watch", "tags": [*OWN.tags, "team-a"]})
+    foreign = [FOREIGN.model_copy(update={"name": f"other {number}"}) for number in range(others)]
+    server = Server(*foreign, renamed)
+    assert server.deploy(OWN) == []
+    assert list(server.automations.values()) == [*foreign, renamed]
+
+
+def test_a_copy_of_one_of_ours_stays() -> None:
+    copy = OWN.model_copy(update={"name": "copy for the team"})
+    server = Server(copy, OWN)
+    assert server.deploy(OWN) == []
+    assert list(server.automations.values()) == [copy, OWN]
+
+
+def test_none_ends_those_that_were_renamed_too() -> None:
+    failed = OWN.model_copy(update={"name": "alerts", "tags": [TAG, MARKS[NOTIFY_FAILED]]})
+    server = Server(OWN, failed)
+    assert any("is deleted" in told for told in server.deploy(OWN, notifies=True))
+    assert list(server.automations.values()) == [OWN]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from cloze.core.artifacts.artifact import Manifest
-from cloze.flows.graph.stages import lower_is_better
+from cloze.core.figures import lower_is_better
 from cloze.flows.report.report_nodes import (
     NodePlacement,
     ReportNode,

@@ -98,6 +98,7 @@ def test_what_nobody_measured_is_marked_and_what_nobody_knows_is_a_dash() -> Non
     assert "~1 min 00 s" in lines["vocab"]
     assert "–" in lines["pretrain"]
     text = shown(steps, 140, found, together=None)
+    assert "of disk" not in text, "0 B is a figure"
     assert "of work" not in text, "a sum without one of its parts is none"
     assert "5 rough (~): nothing like it was measured yet, 1 not known" in text
 
