@@ -37,6 +37,7 @@ from cloze.flows.nightly.suite import NightSettings
 OPTION, MARKED = re.compile(r"(?<![\w-])--?\w[\w-]*"), r'<span class="option">\g<0></span>'
 PLACE = re.compile(r"<!-- (cloze\.\w+) -->\n.*?<!-- end -->", re.DOTALL)
 SECTION = re.compile(r"^(Args|Attributes|Examples|Raises|Returns|Yields):$", re.MULTILINE)
+PIPED = re.compile(r"`([^`|]*\|[^`]*)`")
 TITLES = {"Args": "Parameters"}
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
@@ -220,7 +221,12 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return _plain(" ".join(text.split()))
+    """Return the text of a table's cell; forges end a cell at each `|`, in code, too."""
+    return PIPED.sub(_html_code, _plain(" ".join(text.split())))
+
+
+def _html_code(code: re.Match[str]) -> str:
+    return "<code>" + re.sub(r"[|<>&\[_*]", lambda mark: f"&#{ord(mark[0])};", code[1]) + "</code>"
 
 
 def _plain(text: str) -> str:
