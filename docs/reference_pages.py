@@ -35,6 +35,7 @@ from cloze.flows.graph.stages import TABLE
 from cloze.flows.nightly.suite import NightSettings
 
 OPTION, MARKED = re.compile(r"(?<![\w-])--?\w[\w-]*"), r'<span class="option">\g<0></span>'
+LONGEST_NAME = 28  # characters in code that fit on a line of a phone
 PLACE = re.compile(r"<!-- (cloze\.\w+) -->\n.*?<!-- end -->", re.DOTALL)
 SECTION = re.compile(r"^(Args|Attributes|Examples|Raises|Returns|Yields):$", re.MULTILINE)
 PIPED = re.compile(r"`([^`|]*\|[^`]*)`")
@@ -42,8 +43,20 @@ TITLES = {"Args": "Parameters"}
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
+def on_config(config: Any) -> Any:
+    """Name the version in the foot of each page."""
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    version = re.search(r'^version = "(.+)"', project, re.MULTILINE)
+    assert version is not None
+    config["copyright"] = f"Cloze {version[1]}, Apache License 2.0"
+    return config
+
+
 def on_page_content(html: str, **rest: Any) -> str:
-    """Mark options in code, which no browser may break after a hyphen (site.css)."""
+    """Mark options and names in code, which no browser may break after a hyphen (site.css)."""
+    html = re.sub(
+        rf"<code>(\S{{1,{LONGEST_NAME}}})</code>", r'<code class="option">\1</code>', html
+    )
     return re.sub(r"<code>[^<]+</code>", lambda code: OPTION.sub(MARKED, code[0]), html)
 
 

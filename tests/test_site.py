@@ -79,6 +79,14 @@ def test_code_of_the_generated_pages_is_what_is_typed(pages: ModuleType) -> None
     assert "| <code>--device [auto|cpu|cuda]</code> |" in page
 
 
+def test_what_is_typed_has_no_prompt() -> None:
+    """A block is copied as a whole; what it prints stands in a block of its own."""
+    for page in [*HOOK.parents[1].glob("*.md"), *HOOK.parent.rglob("*.md")]:
+        assert (
+            re.findall(r"^ *[$#>] (?:cloze|python|pip|make) .*$", page.read_text(), re.M) == []
+        ), page
+
+
 def test_no_cell_of_a_table_ends_within_code() -> None:
     """A forge ends a cell at each `|` that is not escaped, in code, too."""
     root, cut = HOOK.parents[1], []
@@ -160,7 +168,7 @@ def test_documented_commands_in_an_empty_directory_say_what_is_missing(
     monkeypatch.delenv("CLOZE_RUNS_DIR", raising=False)
     count = 0
     for line, words in documented_commands():
-        if words[0] in ELSEWHERE or "://" in " ".join(words):
+        if words[0] in ELSEWHERE or re.search("://|hf=", " ".join(words)):
             continue
         code, said = main([word for word in words if word != "…"]), capsys.readouterr()
         count += 1

@@ -26,9 +26,7 @@ from cloze.pipeline.corpus.sources import Source, list_sources
 from tests.flows.commands.test_hub import Hub as ModelHub
 from tests.flows.test_cli import installed
 
-HfFileSystem = pytest.importorskip(
-    "huggingface_hub", reason="needs huggingface_hub ([hub])"
-).HfFileSystem
+hub_library = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub ([hub])")
 
 COMMIT = "a" * 40
 REVISION = r"(?:refs/convert/parquet|[^/]+)"
@@ -101,12 +99,20 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
         found.files[f"en/train-0000{number}-of-00002.parquet"] = file.read_bytes()
     found.files["README.md"] = b"---\nlicense: cc0-1.0\n---\n"
     threading.Thread(target=found.serve_forever, daemon=True).start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{found.server_address[1]}")
+    url = f"http://127.0.0.1:{found.server_address[1]}"
+    monkeypatch.setenv("HF_ENDPOINT", url)
+    # what the library has read from the environment when it was imported here
+    from huggingface_hub import constants as known
+
+    monkeypatch.setattr(known, "ENDPOINT", url)
+    monkeypatch.setattr(known, "HF_HUB_OFFLINE", False)
+    template = url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(known, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     # conftest's: what a user has not set is not set by a launch of ranks either
     monkeypatch.delenv("HF_HUB_OFFLINE")
     # a filesystem of an earlier test keeps its listings
-    HfFileSystem.clear_instance_cache()
+    hub_library.HfFileSystem.clear_instance_cache()
     yield found
     found.shutdown()
     found.server_close()
