@@ -97,11 +97,29 @@ def test_no_cell_of_a_table_ends_within_code() -> None:
     assert cut == []
 
 
-def test_the_readme_counts_what_is_there() -> None:
+def test_the_readme_lists_the_families() -> None:
+    text = (HOOK.parents[1] / "README.md").read_text()
+    listed = re.search(r"(\d+) families equal transformers to 1e-5: ([^;]*);", text)
+    assert listed
+    assert int(listed[1]) == len(exportable())
+    assert re.findall(r"[\w-]+", listed[2].replace(" and ", ", ")) == list(exportable())
+
+
+def test_each_promise_of_the_readme_names_tests_that_exist() -> None:
+    root = HOOK.parents[1]
+    (table,) = re.findall(r"^\| Promise .*?\n\n", (root / "README.md").read_text(), re.M | re.S)
+    rows = table.splitlines()[2:]
+    for row in rows[:-1]:
+        names = re.findall(r"`(?:tests/)?([\w/]+(?:\.py)?)`", row)
+        assert names, row
+        assert all(list((root / "tests").glob(f"**/{name}")) for name in names), row
+    assert len(rows) >= 4
+
+
+def test_the_readme_counts_the_tables_of_papers() -> None:
     root = HOOK.parents[1]
     tables = list((root / "labs" / "papers" / "presets").glob("*.yaml"))
     text = (root / "README.md").read_text()
-    assert f"{len(exportable())} families equal transformers" in text
     assert f"{len(tables)} [tables of papers]" in text
 
 

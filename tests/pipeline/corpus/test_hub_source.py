@@ -75,10 +75,14 @@ class Hub(ModelHub):
         ]
 
     def content(self, content: bytes) -> None:
+        tag = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"'}
+        if "Range" not in self.headers:
+            self.send(200, content, tag)
+            return
         start, end = re.match(r"bytes=(\d+)-(\d+)", self.headers["Range"] or "").groups()  # type: ignore[union-attr]
         part = content[int(start) : int(end) + 1]
         size = {"Content-Range": f"bytes {start}-{end}/{len(content)}"}
-        self.send(206, part, {**size, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'})
+        self.send(206, part, {**size, **tag})
 
     def answer(self, content: Any, status: int = 200) -> None:
         code = {"X-Error-Code": "EntryNotFound"} if status == 404 else {}
