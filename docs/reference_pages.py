@@ -35,6 +35,11 @@ from cloze.flows.graph.stages import TABLE
 from cloze.flows.nightly.suite import NightSettings
 
 OPTION, MARKED = re.compile(r"(?<![\w-])--?\w[\w-]*"), r'<span class="option">\g<0></span>'
+# A block that begins with a command is wrapped on a phone; a diagram and a table are not.
+TYPED = re.compile(
+    r'<div class="highlight">(?=<pre>(?:<[^>]*>)*'
+    r"(?:cloze|curl|docker|git|kubectl|make|mlflow|openssl|pip|prefect|python|sudo|torchrun|uv) )"
+)
 LONGEST_NAME = 28  # characters in code that fit on a line of a phone
 PLACE = re.compile(r"<!-- (cloze\.\w+) -->\n.*?<!-- end -->", re.DOTALL)
 SECTION = re.compile(r"^(Args|Attributes|Examples|Raises|Returns|Yields):$", re.MULTILINE)
@@ -57,6 +62,7 @@ def on_page_content(html: str, **rest: Any) -> str:
     html = re.sub(
         rf"<code>(\S{{1,{LONGEST_NAME}}})</code>", r'<code class="option">\1</code>', html
     )
+    html = TYPED.sub('<div class="highlight typed">', html)
     return re.sub(r"<code>[^<]+</code>", lambda code: OPTION.sub(MARKED, code[0]), html)
 
 

@@ -57,7 +57,9 @@ def _parse_metadata(texts: tuple[str, ...]) -> list[tuple[str, str, str]]:
 
 
 _KINDS = ", ".join(resolve_name("cloze.pipeline.corpus.readers:READERS"))
-SOURCE_HELP = f"Source to read: {_KINDS}, hf. A path, glob, URL, or ORG/NAME:CONFIG/SPLIT of hf."
+SOURCE_HELP = (
+    f"Source to read: {_KINDS}, hf. A path, glob, URL, or hf=ORG/NAME:CONFIG/SPLIT. Repeatable."
+)
 CORPUS_OPTIONS: dict[str, OptionOverride] = {
     "sources": source_option("--source", required=True, help=SOURCE_HELP),
     "mixture": OptionOverride("--mixture", weights, {"multiple": True, "metavar": "NAME=WEIGHT"}),

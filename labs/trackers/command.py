@@ -112,15 +112,15 @@ def follow(
     help="Tracker: tensorboard, wandb, or one of a plug-in.",
 )
 @click.option(
+    "-o",
     "--out",
-    type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
     help="Directory to write to; each training gets one in it. Default: the tracker's name.",
 )
 @click.option("--follow", "follows", is_flag=True, help="Go on until the run has ended.")
 @json_option
-def track(target: str, tracker: str, out: Path | None, follows: bool, as_json: bool) -> None:
-    """Write the metrics of a run's trainings for TensorBoard or Weights & Biases.
+def track(target: str, tracker: str, out: str | None, follows: bool, as_json: bool) -> None:
+    """Write a run's metrics for TensorBoard or Weights & Biases.
 
     TARGET is a run, a node (RUN/NODE), or the directory of an artifact. MLflow has the metrics
     without this command.
@@ -128,7 +128,7 @@ def track(target: str, tracker: str, out: Path | None, follows: bool, as_json: b
     from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import status_file, targets
 
-    directory, kind = out or Path(tracker), TRACKERS.find(tracker)
+    directory, kind = Path(out or tracker), TRACKERS.find(tracker)
     run = targets.resolve(target).run
 
     def paths() -> dict[str, str]:

@@ -21,7 +21,8 @@ from cloze.core.errors import DataError
 NAMES = {"dev": ("dev", "validation", "valid", "val")}
 _NUMBERED = r"(?:-\d+-of-(?P<of>\d+)(?:-[0-9a-f]+)?)?"
 _TABLE = r"\.(?:tsv|csv|jsonl|json|ndjson|parquet|arrow|feather)"
-_IN_FOLDER = rf"(?:[^/.][^/]*?)??{_NUMBERED}{_TABLE}"
+# `datasets` writes its state beside the rows.
+_IN_FOLDER = rf"(?!state\.json|dataset_info\.json)(?:[^/.][^/]*?)??{_NUMBERED}{_TABLE}"
 
 
 def _layouts(split: str) -> Iterator[re.Pattern[str]]:

@@ -60,7 +60,10 @@ def test_a_split_is_found_in_each_layout_and_its_labels_have_names(
         for split, shift in (("train", 0), (dev, 10)):
             rows = [{**row, "text": f"{shift + number} {row['text']}"} for row in ROWS]
             write(tmp_path / LAYOUTS[layout].format(split, number), rows)
-    (tmp_path / "dataset_info.json").write_text("{}")
+    folders = [folder for folder in tmp_path.rglob("*") if folder.is_dir()]
+    for folder in (tmp_path, *(folders if layout == "save_to_disk" else ())):
+        for name in ("dataset_info.json", "state.json", "dataset_dict.json"):
+            (folder / name).write_text("{}")
     (tmp_path / "README.md").write_text("")
     task = load_task("classification", {})
     for split, shift in (("train", 0), ("dev", 10)):
