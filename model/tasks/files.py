@@ -200,7 +200,8 @@ def split_files(
 
     def in_shards() -> list[str]:
         for directory in directories(path, options):
-            if files := shards(directory, split):
+            files = shards(directory, split)
+            if files and files[0].endswith(tuple(suffixes)):
                 return [storage.join(directory, name) for name in files]
         return []
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloze.core.artifacts.fingerprints import directories_above
 from cloze.core.errors import DataError, UsageError
 from cloze.core.hub_names import hub_source, hub_url
 from cloze.model.tasks.files import check_apart, data_fingerprint, missing_split
@@ -62,7 +63,7 @@ def test_a_split_is_found_in_each_layout_and_its_labels_have_names(
             write(tmp_path / LAYOUTS[layout].format(split, number), rows)
     folders = [folder for folder in tmp_path.rglob("*") if folder.is_dir()]
     for folder in (tmp_path, *(folders if layout == "save_to_disk" else ())):
-        for name in ("dataset_info.json", "state.json", "dataset_dict.json"):
+        for name in ("dataset_info.json", "state.json"):
             (folder / name).write_text("{}")
     (tmp_path / "README.md").write_text("")
     task = load_task("classification", {})
@@ -192,6 +193,12 @@ def test_a_schema_without_features_has_no_names(metadata: Any) -> None:
 def names() -> Iterator[Any]:
     part = st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,8}", fullmatch=True)
     yield from (part, part, st.none() | part, st.none() | part, st.none() | part)
+
+
+@pytest.mark.parametrize("root", ["hf://datasets/org/name@main", "hf://org/model", "s3://bucket"])
+def test_a_part_of_an_artifact_is_looked_for_up_to_the_repository(root: str) -> None:
+    assert list(directories_above(f"{root}/config/train"))[-1] == root
+    assert list(directories_above(root)) == []
 
 
 @given(*names())

@@ -193,5 +193,7 @@ def test_a_task_is_read_by_the_name_of_its_data_set(hub: Any, tmp_path: Path) ->
     assert task.read(f"{data}/validation", "dev", None).texts == dev.texts
     hashes = data_fingerprint(data, task.options, ("train", "dev"))
     assert hashes == data_fingerprint(data, task.options, ("train", "dev"))
+    with pytest.raises(DataError, match=r"polr does not exist \(.* has en, polar\)"):
+        data_fingerprint(data.replace("polar", "polr"), task.options, ("train", "dev"))
     with pytest.raises(DataError, match=r"polar has train, validation\); the task reads"):
         task.read(data, "test", None)
