@@ -20,6 +20,7 @@ from cloze.core import plugins, storage
 from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.artifact import canonical_json
 from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.hub_names import hub_url
 
 NAMES_FILES = "names_files"  # class method of a nested model: whether the values name files
 
@@ -304,11 +305,13 @@ def _plain(value: Any) -> Any:
 def resolve_paths(model: type[BaseModel], values: Mapping[str, Any], base: str) -> dict[str, Any]:
     """Return the unvalidated `values` with relative `InputPath` fields made absolute from `base`.
 
-    URLs and values of a wrong type stay as they are; validation reports the latter. A nested config
-    whose strings are not always paths defines a class method `names_files(values) -> bool`.
+    Names of data sets of the Hub become their URLs. URLs and values of a wrong type stay as they
+    are; validation reports the latter. A nested config whose strings are not always paths defines a
+    class method `names_files(values) -> bool`.
     """
 
     def absolute(path: str) -> str:
+        path = hub_url(path)
         return path if "://" in path else os.path.join(base, os.path.expanduser(path))
 
     return dict(map_marked(model, values, InputPathMark, absolute))

@@ -216,6 +216,8 @@ _EXTRAS = {
     "onnx": "onnx onnxruntime onnxscript transformers",
     "texts": "rouge_score sacrebleu",
     "vectors": "gensim",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
     "s3": "s3fs",
     "gcs": "gcsfs",
     "hub": "huggingface_hub",

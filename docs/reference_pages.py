@@ -35,14 +35,34 @@ from cloze.flows.graph.stages import TABLE
 from cloze.flows.nightly.suite import NightSettings
 
 OPTION, MARKED = re.compile(r"(?<![\w-])--?\w[\w-]*"), r'<span class="option">\g<0></span>'
+# A block that begins with a command is wrapped on a phone; a diagram and a table are not.
+TYPED = re.compile(
+    r'<div class="highlight">(?=<pre>(?:<[^>]*>)*'
+    r"(?:cloze|curl|docker|git|kubectl|make|mlflow|openssl|pip|prefect|python|sudo|torchrun|uv) )"
+)
+LONGEST_NAME = 28  # characters in code that fit on a line of a phone
 PLACE = re.compile(r"<!-- (cloze\.\w+) -->\n.*?<!-- end -->", re.DOTALL)
 SECTION = re.compile(r"^(Args|Attributes|Examples|Raises|Returns|Yields):$", re.MULTILINE)
+PIPED = re.compile(r"`([^`|]*\|[^`]*)`")
 TITLES = {"Args": "Parameters"}
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
+def on_config(config: Any) -> Any:
+    """Name the version in the foot of each page."""
+    project = (Path(__file__).parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    version = re.search(r'^version = "(.+)"', project, re.MULTILINE)
+    assert version is not None
+    config["copyright"] = f"Cloze {version[1]}, Apache License 2.0"
+    return config
+
+
 def on_page_content(html: str, **rest: Any) -> str:
-    """Mark options in code, which no browser may break after a hyphen (site.css)."""
+    """Mark options and names in code, which no browser may break after a hyphen (site.css)."""
+    html = re.sub(
+        rf"<code>(\S{{1,{LONGEST_NAME}}})</code>", r'<code class="option">\1</code>', html
+    )
+    html = TYPED.sub('<div class="highlight typed">', html)
     return re.sub(r"<code>[^<]+</code>", lambda code: OPTION.sub(MARKED, code[0]), html)
 
 
@@ -220,7 +240,12 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return _plain(" ".join(text.split()))
+    """Return the text of a table's cell; forges end a cell at each `|`, in code, too."""
+    return PIPED.sub(_html_code, _plain(" ".join(text.split())))
+
+
+def _html_code(code: re.Match[str]) -> str:
+    return "<code>" + re.sub(r"[|<>&\[_*]", lambda mark: f"&#{ord(mark[0])};", code[1]) + "</code>"
 
 
 def _plain(text: str) -> str:

@@ -308,8 +308,8 @@ def main(arguments: list[str] | None = None) -> int:
         code = cloze.main(arguments, prog_name="cloze", standalone_mode=False)
         return code if isinstance(code, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:  # `cloze` alone
-        sys.stderr.write(f"{error.format_message()}\n")
-        return error.exit_code
+        sys.stdout.write(f"{error.format_message()}\n")
+        return 0
     except click.ClickException as error:
         message, context = error.format_message(), getattr(error, "ctx", None)
         if message.startswith(("Missing", "Got unexpected")) and context is not None:

@@ -74,6 +74,18 @@ def notes(number: str) -> str:
     return match[2].strip() + "\n"
 
 
+def urls(repository: str) -> str:
+    """Return the addresses of a project whose files are at `repository`; none without one.
+
+    The files name no forge, since the release's workflow knows where it runs.
+    """
+    if not repository:
+        return ""
+    places = {"Source": "", "Issues": "/issues", "Changelog": "/blob/main/CHANGELOG.md"}
+    lines = [f'{name} = "{repository}{path}"' for name, path in places.items()]
+    return "\n".join(["", "[project.urls]", *lines, ""])
+
+
 def build(place: Path, epoch: str) -> dict[str, bytes]:
     """Return name -> bytes of the archives built from the commit's files, below `place`."""
     files = subprocess.run(
@@ -84,6 +96,8 @@ def build(place: Path, epoch: str) -> dict[str, bytes]:
     env = os.environ | {"SOURCE_DATE_EPOCH": epoch}
     for folder in DISTRIBUTIONS:
         source = place / "source" / folder
+        with (source / "pyproject.toml").open("a") as file:
+            file.write(urls(os.environ.get("REPOSITORY_URL", "")))
         run(BIN / "python", "-m", "build", "--outdir", place / "dist", source, env=env)
     archives = {path.name: path.read_bytes() for path in sorted((place / "dist").iterdir())}
     return {

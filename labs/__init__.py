@@ -14,5 +14,6 @@ PLUGINS = (
     "cloze.labs.selection.plugin:PLUGIN",
     "cloze.labs.seq2seq.plugin:PLUGIN",
     "cloze.labs.serving.plugin:PLUGIN",
+    "cloze.labs.trackers.plugin:PLUGIN",
     "cloze.labs.xlnet.plugin:PLUGIN",
 )

@@ -6,6 +6,7 @@ import gzip
 import importlib.util
 import io
 import subprocess
+import sys
 import tarfile
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +16,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import REPOSITORY
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
 
 Members = list[tuple[str, bytes, int, str, int]]
 
@@ -73,6 +79,14 @@ def test_a_byte_that_differs_ends_the_release() -> None:
         release.compared({"a.whl": b"1", "b": b""}, {"a.whl": b"2", "b": b""})
     with pytest.raises(SystemExit, match=r"not reproducible.*b"):
         release.compared({"a.whl": b"1"}, {"a.whl": b"1", "b": b""})
+
+
+def test_a_release_names_the_repository_that_builds_it_and_invents_none() -> None:
+    for folder in release.DISTRIBUTIONS:
+        text = (REPOSITORY / folder / "pyproject.toml").read_text()
+        assert tomllib.loads(text + release.urls(""))["project"].get("urls") is None
+        found = tomllib.loads(text + release.urls("https://forge.example/org/cloze"))["project"]
+        assert found["urls"]["Issues"] == "https://forge.example/org/cloze/issues"
 
 
 def test_every_place_names_one_version_and_the_changelog_tells_of_it() -> None:

@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import os
 import posixpath
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +29,7 @@ from pathlib import Path
 from cloze.core import storage
 from cloze.core.artifacts import artifact, claim
 from cloze.core.errors import DataError
+from cloze.core.hub_names import describe_siblings
 from cloze.core.object_store import within
 
 DEEPEST_PART = 3  # names below an artifact: checkpoints/step-00008000/tokenizer
@@ -45,6 +47,9 @@ _SCHEMA = (
 def cache_directory() -> Path:
     """Return `$XDG_CACHE_HOME/cloze`, by default `~/.cache/cloze`."""
     return storage.local_setting("XDG_CACHE_HOME", "~/.cache") / "cloze"
+
+
+_HUB_ACCOUNT = re.compile(r"hf://(datasets/|spaces/)?[^/]*")  # it has no files of its own
 
 
 Stamp = tuple[int, int]  # size and time of change in nanoseconds
@@ -324,11 +329,13 @@ def artifact_fingerprint(path: str) -> str:
 
 
 def directories_above(path: str) -> Iterator[str]:
-    """Yield the directories, up to a bucket, of which `path` may be a part; the nearest first."""
+    """Yield the directories of which `path` may be a part, up to a bucket; the nearest first."""
     directory = path.rstrip("/")
     for _ in range(DEEPEST_PART):
         directory = posixpath.dirname(directory)
         if not directory.strip("/") or (storage.has_scheme(path) and "://" not in directory):
+            return
+        if _HUB_ACCOUNT.fullmatch(directory):
             return
         yield directory
 
@@ -374,7 +381,7 @@ def _input_fingerprint(path: str) -> str:
     if fingerprint:
         return fingerprint
     if not storage.exists(path):
-        raise DataError(f"{path} does not exist; check the path")
+        raise DataError(f"{path} does not exist{describe_siblings(path)}; check the path")
     if not storage.is_dir(path):
         return file_fingerprints([path])[path]
     names = [

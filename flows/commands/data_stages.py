@@ -10,6 +10,7 @@ import click
 
 from cloze.core import storage
 from cloze.core.errors import UsageError
+from cloze.core.hub_names import hub_source
 from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import (
     Command,
@@ -32,7 +33,8 @@ TOKENIZER_HELP = "Vocab artifact, vocab.txt, tokenizer.json or Hugging Face dire
 def parse_sources(texts: tuple[str, ...]) -> list[dict[str, Any]]:
     """Parse `KIND=PATH` texts into sources; a kind may be repeated."""
     parse = named_values("wikipedia=dump.xml.bz2", "KIND=PATH")
-    return [{"kind": kind, "path": path} for text in texts for kind, path in parse((text,)).items()]
+    pairs = (pair for text in texts for pair in parse((text,)).items())
+    return [hub_source({"kind": kind, "path": path}) for kind, path in pairs]
 
 
 def source_option(name: str, **settings: Any) -> OptionOverride:
@@ -57,7 +59,9 @@ def _parse_metadata(texts: tuple[str, ...]) -> list[tuple[str, str, str]]:
 
 
 _KINDS = ", ".join(resolve_name("cloze.pipeline.corpus.readers:READERS"))
-SOURCE_HELP = f"Source to read: {_KINDS}. A path, glob, s3://, gs:// or hf:// URL. Repeatable."
+SOURCE_HELP = (
+    f"Source to read: {_KINDS}, hf. A path, glob, URL, or hf=ORG/NAME:CONFIG/SPLIT. Repeatable."
+)
 CORPUS_OPTIONS: dict[str, OptionOverride] = {
     "sources": source_option("--source", required=True, help=SOURCE_HELP),
     "mixture": OptionOverride("--mixture", weights, {"multiple": True, "metavar": "NAME=WEIGHT"}),

@@ -236,6 +236,7 @@ TABLES = {
     "tasks": "cloze.model.tasks.table:TASKS",
     "verbs": "cloze.model.use.verb:PREDICTORS",
     "launchers": "cloze.flows.launch.protocol:LAUNCHERS",
+    "trackers": "cloze.flows.tracking.trackers:TRACKERS",
     "headings": "cloze.flows.commands.base.options:STAGES",
     "report_sections": "cloze.flows.report.section:SECTIONS",
 }

@@ -21,9 +21,9 @@ from cloze.core.ragged import I64
 from cloze.core.random_keys import document_key
 from cloze.labs.retrieval.passages import cut
 from cloze.labs.retrieval.tasks import RetrievalOptions
-from cloze.model.tasks.files import documents, split_file
+from cloze.model.tasks.files import documents, split_file, split_files
 from cloze.model.tasks.formats.squad import read_squad
-from cloze.model.tasks.formats.table_files import SUFFIXES, open_table
+from cloze.model.tasks.formats.table_files import SUFFIXES, open_tables
 from cloze.model.tasks.formats.tables import read_texts_by_column
 from cloze.model.tasks.metrics import Floats, Vectors
 from cloze.model.tasks.options import TableOptions
@@ -99,8 +99,8 @@ def read_pairs(
     if options.pairs == "squad":
         file = split_file(path, split, options, (".json",), expected_files)
         return _gathered(_squad(file), file)
-    file = split_file(path, split, options, tuple(SUFFIXES), expected_files)
-    return _gathered(_rows(file, options.columns), file)
+    files = split_files(path, split, options, tuple(SUFFIXES), expected_files)
+    return _gathered(_rows(files, options.columns), files[0])
 
 
 def _gathered(pairs: Iterable[Pair], where: str) -> QueryPassages:
@@ -139,9 +139,9 @@ def _gathered(pairs: Iterable[Pair], where: str) -> QueryPassages:
     )
 
 
-def _rows(file: str, columns: Mapping[str, str]) -> Iterator[Pair]:
+def _rows(files: Sequence[str], columns: Mapping[str, str]) -> Iterator[Pair]:
     names = [columns.get(role, role) for role in ("query", "passage")]
-    table = open_table(file, TableOptions())
+    table = open_tables(files, TableOptions())
     for number, (_, row) in enumerate(read_texts_by_column(table, names), start=1):
         yield f"q{number}", row[names[0]], f"p{number}", row[names[1]]
 

@@ -13,8 +13,10 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.errors import DataError
+from cloze.core.hub_names import describe_siblings
 from cloze.core.humanize import format_metrics
 from cloze.model.tasks.options import TaskOptions
+from cloze.model.tasks.shards import shards
 
 METRICS_FILE = "metrics.json"
 NOTES = "notes"  # sentences of a summary about what its metrics leave out
@@ -140,6 +142,9 @@ def _files(path: str, options: TaskOptions, split: str) -> Iterator[tuple[str, s
                 continue
             for name in storage.list_files(entry_path):
                 yield f"{entry}/{name}", storage.join(entry_path, name)
+        if not entries:
+            entries = shards(directory, split)
+            yield from ((name, storage.join(directory, name)) for name in entries)
         if entries:
             return
 
@@ -176,9 +181,38 @@ def split_file(
         for file in (storage.join(directory, name) for name in names):
             if storage.exists(file):
                 return file
+    near = describe_siblings(storage.join(path, split))
     raise DataError(
-        f"{storage.join(path, names[0])} does not exist; the task reads {expected_files}"
+        f"{storage.join(path, names[0])} does not exist{near}; the task reads {expected_files}"
     )
+
+
+def split_files(
+    path: str, split: str, options: TaskOptions, suffixes: Sequence[str], expected_files: str
+) -> list[str]:
+    """Return the files of a split, as `split_file` does, or in the layouts of `shards`.
+
+    A store is asked for the latter first: it answers by one listing.
+
+    Raises:
+        DataError: there are none, or some are missing.
+    """
+
+    def in_shards() -> list[str]:
+        for directory in directories(path, options):
+            files = shards(directory, split)
+            if files and files[0].endswith(tuple(suffixes)):
+                return [storage.join(directory, name) for name in files]
+        return []
+
+    if not storage.is_local(path) and (files := in_shards()):
+        return files
+    try:
+        return [split_file(path, split, options, suffixes, expected_files)]
+    except DataError:
+        if storage.is_local(path) and (files := in_shards()):
+            return files
+        raise
 
 
 # Cross-validation of a file without splits.

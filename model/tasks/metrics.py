@@ -195,7 +195,7 @@ def tagging_scores_by_type(gold: Tags, predicted: Tags) -> dict[str, dict[str, f
     """Return F1, precision, recall and number of true entities of each type in either input."""
     from seqeval.metrics.sequence_labeling import precision_recall_fscore_support
 
-    from cloze.model.tasks.formats.columns import entities
+    from cloze.model.tasks.formats.tag_schemes import entities
 
     if not gold:
         return {}
@@ -216,7 +216,7 @@ def tagging_scores_by_type(gold: Tags, predicted: Tags) -> dict[str, dict[str, f
 
 def tagging_f1_interval(gold: Tags, predicted: Tags, seed: int, resamples: int) -> list[float]:
     """Return the bootstrap interval of F1, resampling sentences."""
-    from cloze.model.tasks.formats.columns import entities
+    from cloze.model.tasks.formats.tag_schemes import entities
 
     counts = np.zeros((len(gold), 2), np.int64)  # correct entities, and those of both sides
     for i, (reference, prediction) in enumerate(zip(gold, predicted, strict=True)):

@@ -232,9 +232,9 @@ class ChoiceOptions(TableOptions):
 class TaggingOptions(TaskOptions):
     """Options of tagging: files with one word per line and blank lines between sentences."""
 
-    columns: dict[str, int | None] = Field(default_factory=dict)
-    """Column number of each role (word, tag) from 0; negative: from the end. Default: word 0, tag
-    -1. A tag of null: the file has no tags."""
+    columns: dict[str, int | str | None] = Field(default_factory=dict)
+    """Column of each role (word, tag): its number from 0, or the name of a column of lists.
+    Default: word 0, tag -1 (the last); tokens and ner_tags. A tag of null: the file has no tags."""
 
     scheme: Literal["entities", "plain", "joined"] = "entities"
     """Meaning of the tags: entities (BIO, IOB1, BIOES, …, recognized by the tags), plain labels of

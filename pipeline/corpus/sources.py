@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
-from cloze.core import storage
+from cloze.core import hub_names, storage
 from cloze.core.artifacts import fingerprints
 from cloze.core.config import InputPath, Values
 from cloze.core.errors import did_you_mean
@@ -132,7 +132,14 @@ class Source(Values):
     def names_files(cls, values: Mapping[str, Any]) -> bool:
         """Return True if `path` names files, not packages (`cloze.core.config.resolve_paths`)."""
         kind = str(values.get("kind"))
+        if kind == hub_names.KIND:
+            return False
         return kind not in READERS or not READERS.find(kind).takes_names
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named_on_the_hub(cls, values: Any) -> Any:
+        return hub_names.hub_source(values) if isinstance(values, Mapping) else values
 
     @field_validator("kind")
     @classmethod

@@ -117,8 +117,8 @@ def test_a_mistake_is_one_sentence(
 
 
 def test_alone_it_prints_its_help_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([]) == 2
-    printed = capsys.readouterr().err
+    assert main([]) == 0
+    printed = capsys.readouterr().out
     assert printed.startswith("Usage: cloze")
     assert len(printed.splitlines()) > 20
 

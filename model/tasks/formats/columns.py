@@ -1,10 +1,4 @@
-"""Tagged words: files in columns, CoNLL-U, and tag schemes, from BIO to BMEWO.
-
-Entities are those of conlleval (CoNLL-2000) in every scheme, even for invalid sequences: an I- or
-E- without a preceding entity of its type begins one, and a change of type ends one. The rule is
-seqeval's `get_entities`. Tags are converted between schemes via entities, which repairs invalid
-tags as conlleval counts them. Plain labels, such as parts of speech, stay as they are.
-"""
+"""Tagged words: files in columns, CoNLL-U, and tables of the Hub; tag_schemes.py has the tags."""
 
 from __future__ import annotations
 
@@ -12,103 +6,24 @@ import dataclasses
 import itertools
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, cast
-
-from seqeval.metrics.sequence_labeling import get_entities
 
 from cloze.core.errors import DataError
 from cloze.core.label_metrics import ENTITY_TAG
-from cloze.model.tasks.files import split_file
+from cloze.model.tasks.files import split_files
 from cloze.model.tasks.formats.lines import text_lines
-from cloze.model.tasks.formats.table_files import as_label
-from cloze.model.tasks.options import TaggingOptions
-
-Scheme = Literal["BIO", "IOB1", "BIOES", "BILOU", "BMES", "BMEWO", "plain"]
-Entity = tuple[str, int, int]  # type, first word, last word
-
-OUTSIDE = "O"
-# Prefixes within, at the end of and alone in an entity, where they are not those of BIO.
-PREFIXES: Mapping[Scheme, tuple[str, str, str]] = {
-    "BIOES": ("I", "E", "S"),
-    "BILOU": ("I", "L", "U"),
-    "BMES": ("M", "E", "S"),
-    "BMEWO": ("M", "E", "W"),
-}
-_BIOES = {"L": "E", "U": "S", "M": "I", "W": "S"}  # prefixes of other schemes
-UNTYPED = "-_"  # type of tags without one, as in BioBERT's files: B, I and O
-
-
-def entities(tags: Sequence[str]) -> list[Entity]:
-    """Return the entities of a sentence, in order."""
-    if all(tag == OUTSIDE for tag in tags):  # most sentences, if entities are rare
-        return []
-    bioes = [_BIOES.get(tag[0], tag[0]) + tag[1:] for tag in tags]
-    return [(str(kind), int(first), int(last)) for kind, first, last in get_entities(bioes)]
-
-
-def joined_labels(labels: Sequence[str]) -> list[Entity]:
-    """Return runs of words with one label, in order; B- begins a run, and O is in none.
-
-    As transformers' `TokenClassificationPipeline.group_entities` for labels with and without B- and
-    I-.
-    """
-    runs: list[Entity] = []
-    for word, label in enumerate(labels):
-        kind = label[2:] if label.startswith(("B-", "I-")) else label
-        continues = bool(runs) and runs[-1][0] == kind and runs[-1][2] == word - 1
-        if label != OUTSIDE and continues and not label.startswith("B-"):
-            runs[-1] = (kind, runs[-1][1], word)
-        elif label != OUTSIDE:
-            runs.append((kind, word, word))
-    return runs
-
-
-def tags_from_entities(spans: Iterable[Entity], words: int, scheme: Scheme) -> list[str]:
-    """Return the tags [words] of non-overlapping entities in a scheme."""
-    tags = [OUTSIDE] * words
-    previous: Entity | None = None
-    for kind, first, last in spans:
-        neighbours = previous is not None and previous[0] == kind and previous[2] + 1 == first
-        inside, end, single = PREFIXES.get(scheme, ("I", "I", "I"))
-        tags[first : last + 1] = [f"{inside}-{kind}"] * (last + 1 - first)
-        if scheme != "IOB1" or neighbours:
-            tags[first] = f"B-{kind}"
-        if scheme in PREFIXES:
-            tags[last] = f"{single if first == last else end}-{kind}"
-        previous = kind, first, last
-    return tags
-
-
-def count_invalid_tags(
-    sentences: Sequence[Sequence[str]], spans: Sequence[Sequence[Entity]], scheme: Scheme
-) -> int:
-    """Count the tags that are invalid in the scheme: those that change when entities are rewritten.
-
-    Args:
-        spans: entities of each sentence.
-    """
-    return sum(
-        tag != valid_tag
-        for tags, own in zip(sentences, spans, strict=True)
-        for tag, valid_tag in zip(tags, tags_from_entities(own, len(tags), scheme), strict=True)
-    )
-
-
-def detect_scheme(sentences: Sequence[Sequence[str]], spans: Sequence[Sequence[Entity]]) -> Scheme:
-    """Return the scheme with the fewest invalid tags; BIO on a tie.
-
-    Args:
-        spans: entities of each sentence.
-    """
-    prefixes = {tag[0] for tags in sentences for tag in tags}
-    for signs, scheme in (("W", "BMEWO"), ("M", "BMES"), ("ES", "BIOES"), ("LU", "BILOU")):
-        if prefixes & set(signs):
-            return cast(Scheme, scheme)
-    schemes: tuple[Scheme, ...] = ("BIO", "IOB1")
-    return min(schemes, key=lambda scheme: count_invalid_tags(sentences, spans, scheme))
-
+from cloze.model.tasks.formats.table_files import as_label, as_text, open_tables
+from cloze.model.tasks.formats.tag_schemes import (
+    OUTSIDE,
+    UNTYPED,
+    Scheme,
+    count_invalid_tags,
+    detect_scheme,
+    entities,
+    tags_from_entities,
+)
+from cloze.model.tasks.options import TableOptions, TaggingOptions
 
 # Files of CoNLL's shared tasks: one word per line, blank lines between sentences, columns separated
 # by tabs or spaces.
@@ -118,6 +33,8 @@ DOCUMENT = re.compile(
     r"-DOCSTART-( .*)?|###MEDLINE:\d+|# newdoc\b.*|#(begin|end)( document .*)?", re.DOTALL
 )
 CONLLU = ".conllu"
+TABLES = (".parquet", ".arrow")
+ROW_TAGS = ("ner_tags", "tags", "labels")  # names that data sets of the Hub give to the tags
 SUFFIXES = (".txt", ".conll", ".tsv", ".iob", ".bio", CONLLU)
 BLANKS = re.compile("[ \t]+")  # no other spaces: U+00A0, for example, may be part of a word
 
@@ -203,7 +120,8 @@ class TaggedWords:
     def location(self, sentence: int, word: int) -> str:
         """Return the file and line of a word, for messages."""
         return (
-            f"{self.where}, line {self.line_numbers[sentence][word] + 1}"
+            f"{self.where}, {'line' if self.lines else 'row'} "
+            f"{self.line_numbers[sentence][word] + 1}"
             if self.line_numbers
             else self.where
         )
@@ -253,7 +171,10 @@ def read_columns(
         DataError: the file is missing or malformed, or a tag is not in the scheme; the message
             names file and line. With context `document`: the file marks no documents.
     """
-    file = split_file(path, split, options, SUFFIXES, expected_files)
+    files = split_files(path, split, options, (*SUFFIXES, *TABLES), expected_files)
+    file = files[0]
+    if file.endswith(TABLES):
+        return _read_rows(files, options)
     separator, lines = _lines(file)
     sentences: list[list[int]] = []  # line numbers
     documents: list[int] = []
@@ -303,12 +224,54 @@ def read_columns(
         where=file,
     )
     tag = options.columns.get("tag", -1)
-    if tag is None or tag >= width:  # the file has no tags
+    if tag is None or (isinstance(tag, int) and tag >= width):  # the file has no tags
         return examples
     tag_column = _column(options, "tag", -1, width, file)
     if tag_column == word_column:
         return examples
     tags = [[as_label(lines[number][tag_column]) for number in numbers] for numbers in sentences]
+    if options.scheme != "entities":
+        return dataclasses.replace(examples, tags=tags, scheme="plain")
+    return _with_entities(examples, tags)
+
+
+def _read_rows(files: Sequence[str], options: TaggingOptions) -> TaggedWords:
+    """Read sentences from tables with a list of words and a list of tags per row."""
+    table = open_tables(files, TableOptions())
+    if options.context == "document":
+        raise DataError(f"{files[0]} marks no documents; use --set options.context=sentence")
+    default = next((name for name in ROW_TAGS if name in table.columns), ROW_TAGS[0])
+    names = [options.columns.get("word", "tokens"), options.columns.get("tag", default)]
+    named = [str(name) for name in names if name is not None]
+    indices = table.indices(named)
+    sentences: list[list[list[str]]] = []
+    rows: list[int] = []
+    for number, (location, values) in enumerate(table.rows):
+        lists = [values[index] for index in indices]
+        for name, own in zip(named, lists, strict=True):
+            if not isinstance(own, list) or len(own) != len(lists[0]):
+                raise DataError(
+                    f"{location}: the {name} must be a list, with an entry for each word of "
+                    f"{named[0]}; name other columns with --set 'options={{columns: {{word: …, "
+                    f"tag: …}}}}'"
+                )
+        texts = [[as_text(value, location, named[0]) for value in own] for own in lists]
+        if not all(map(str.strip, texts[0])):
+            raise DataError(f"{location}: a word of {named[0]} is empty; remove the row")
+        if texts[0]:
+            sentences.append(texts)
+            rows.append(number)
+        else:
+            table.dropped["empty_row"] += 1
+    examples = TaggedWords(
+        words=[own[0] for own in sentences],
+        line_numbers=[[row] * len(own[0]) for row, own in zip(rows, sentences, strict=True)],
+        dropped=dict(table.dropped),
+        where=files[0],
+    )
+    if len(named) == 1:
+        return examples
+    tags = [[as_label(tag) for tag in own[1]] for own in sentences]
     if options.scheme != "entities":
         return dataclasses.replace(examples, tags=tags, scheme="plain")
     return _with_entities(examples, tags)
@@ -351,7 +314,7 @@ def _lines(name: str) -> tuple[str, list[tuple[str, ...]]]:
 def _column(options: TaggingOptions, role: str, default: int, width: int, file: str) -> int:
     """Return the number of a role's column, from 0."""
     column = options.columns.get(role, default)
-    if column is None or not -width <= column < width:
+    if not isinstance(column, int) or not -width <= column < width:
         raise DataError(
             f"{file} has {width} columns, options.columns.{role} is {column}; name one of 0 to "
             f"{width - 1}"

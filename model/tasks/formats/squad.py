@@ -15,6 +15,8 @@ MRQA (Fisch et al. 2019), `.jsonl` or `.jsonl.gz`, with one passage per line aft
         "detected_answers": [{"text": …, "char_spans": [[FIRST, LAST], …]}]}]}
 
 Detected answers are trained on; all aliases count in scores.
+
+Tables of the Hub, `.parquet` or `.arrow`, with one question per row, as an entry of SQuAD's `data`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,11 +33,14 @@ import numpy.typing as npt
 
 from cloze.core.errors import DataError
 from cloze.model.tasks.formats.lines import json_lines, read_json
+from cloze.model.tasks.formats.table_files import open_table
+from cloze.model.tasks.options import TableOptions
 
 # Characters: maximum distance at which a misplaced answer is searched around its answer_start.
 NEAR = 100
 MISPLACED = "misplaced_answer"  # reason for dropping a question
 MRQA = (".jsonl", ".jsonl.gz")
+TABLES = (".parquet", ".arrow")
 
 
 class Answer(NamedTuple):
@@ -91,8 +97,8 @@ class SquadExamples:
         return np.array([bool(answers) for answers in self.answers], dtype=np.bool_)
 
 
-def read_squad(path: str, *, unanswerable: bool, drop: bool = False) -> SquadExamples:
-    """Read the questions of a file in the form of SQuAD, or of MRQA by its name.
+def read_squad(path: str, *more: str, unanswerable: bool, drop: bool = False) -> SquadExamples:
+    """Read the questions of files in the form of SQuAD, or of MRQA or a table by their names.
 
     If an answer is not at its `answer_start`, the nearest occurrence is used, at most `NEAR`
     characters away, and counted.
@@ -110,7 +116,7 @@ def read_squad(path: str, *, unanswerable: bool, drop: bool = False) -> SquadExa
     questions: dict[str, _Question] = {}
     relocated, has_answers = 0, False
     misplaced, dropped = 0, Counter[str]()
-    for paragraph, source in _paragraphs(path):
+    for paragraph, source in chain.from_iterable(map(_paragraphs, (path, *more))):
         context = _field(paragraph, "context", str, source)
         if passages[-1:] != [context]:
             passages.append(context)
@@ -175,6 +181,12 @@ def _paragraphs(path: str) -> Iterator[tuple[Any, str]]:
     """Iterate over a file's paragraphs and their place; a lone question is a paragraph too."""
     if path.endswith(MRQA):
         yield from _mrqa_paragraphs(path)
+        return
+    if path.endswith(TABLES):
+        table = open_table(path, TableOptions())
+        for source, values in table.rows:
+            entry = dict(zip(table.columns, values, strict=True))
+            yield {"context": entry.get("context"), "qas": [entry]}, source
         return
     for number, article in enumerate(_field(read_json(path), "data", list, path), start=1):
         source = f"{path}, article {number}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from typing import Any
 
@@ -116,7 +117,31 @@ def open_table(
         objects = json_lines(path)
         rows = ((f"{path}, line {number}", own) for number, own in objects)
         return _from_records(path, islice(rows, records))
-    return _from_arrow(path, kind)
+    return _from_arrow(path, kind, getattr(options, "labels", ()))
+
+
+def open_tables(paths: Sequence[str], options: TableOptions, **settings: Any) -> Table:
+    """Open files with the same columns as one table, each when its first row is read.
+
+    Raises:
+        DataError: as `open_table`, or the columns of two files differ.
+    """
+    first = open_table(paths[0], options, **settings)
+
+    def rows() -> Iterator[Row]:
+        yield from first.rows
+        for path in paths[1:]:
+            table = open_table(path, options, **settings)
+            order = table.indices(first.columns)
+            if len(table.columns) != len(order):
+                raise DataError(
+                    f"{path} has the columns {', '.join(table.columns)}, {paths[0]} has "
+                    f"{', '.join(first.columns)}; use files of one data set"
+                )
+            yield from ((location, [row[i] for i in order]) for location, row in table.rows)
+            first.dropped.update(table.dropped)
+
+    return first if len(paths) == 1 else replace(first, rows=rows())
 
 
 def _from_lines(
@@ -193,7 +218,7 @@ def _from_records(path: str, records: Iterator[Record]) -> Table:
     return Table(path=path, columns=names, rows=rows)
 
 
-def _from_arrow(path: str, kind: str) -> Table:
+def _from_arrow(path: str, kind: str, labels: Sequence[str]) -> Table:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -212,13 +237,52 @@ def _from_arrow(path: str, kind: str) -> Table:
         ) from error
     if not table.num_rows:
         raise DataError(f"{path} has no examples; add some or use another file")
+    names = {
+        name: own
+        for name, own in class_names(table.schema.metadata).items()
+        # A task whose labels are the numbers, such as GLUE's files have them, keeps these.
+        if not labels or set(own) <= set(labels)
+    }
     values = (
         row
         for batch in table.to_batches()
-        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        for row in zip(
+            *(
+                [_named(value, names[name]) for value in column.to_pylist()]
+                if name in names
+                else column.to_pylist()
+                for name, column in zip(batch.schema.names, batch.columns, strict=True)
+            ),
+            strict=True,
+        )
     )
     rows = ((f"{path}, row {number}", row) for number, row in enumerate(values, start=1))
     return Table(path=path, columns=tuple(table.column_names), rows=rows)
+
+
+def class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, list[str]]:
+    """Return the label names of columns, from the features that `datasets` writes to a schema.
+
+    A column is a ClassLabel, or a list of them.
+    """
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"].items()
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return {}
+    found = {}
+    for name, feature in features:
+        own = feature[0] if isinstance(feature, list) and feature else feature
+        own = own.get("feature", own) if isinstance(own, Mapping) else {}
+        if isinstance(own, Mapping) and own.get("_type") == "ClassLabel" and own.get("names"):
+            found[name] = [str(label) for label in own["names"]]
+    return found
+
+
+def _named(value: Any, names: Sequence[str]) -> Any:
+    """Return the name of a class, or of each in a list; -1 of an unlabelled row stays."""
+    if isinstance(value, list):
+        return [_named(item, names) for item in value]
+    return names[value] if isinstance(value, int) and 0 <= value < len(names) else value
 
 
 def as_text(value: Any, location: str, column: str | int) -> str:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cloze.core.errors import DataError
-from cloze.model.tasks.files import split_file
-from cloze.model.tasks.formats.table_files import SUFFIXES, Table, as_label, as_text, open_table
+from cloze.model.tasks.files import split_files
+from cloze.model.tasks.formats.table_files import SUFFIXES, Table, as_label, as_text, open_tables
 from cloze.model.tasks.options import SplitOptions, TableOptions
 
 # The table of a split.
@@ -122,11 +122,11 @@ def open_split(
         )
     own = options.splits.get(split, SplitOptions())
     columns = {**options.columns, **own.columns}
-    file = split_file(path, split, options, tuple(SUFFIXES), expected_files)
+    files = split_files(path, split, options, tuple(SUFFIXES), expected_files)
     # Each line of a test file needs a prediction.
     drop = options.irregular == "drop" and not split.startswith("test")
     header = options.header if own.header is None else own.header
-    table = prepare(open_table(file, options, header=header, drop=drop, records=records))
+    table = prepare(open_tables(files, options, header=header, drop=drop, records=records))
     table = _with_templates(table, columns.values())
     roles = [role, optional] if optional in columns else [role]
     has_label = table.index(columns.get(LABEL, LABEL)) is not None

@@ -23,8 +23,15 @@ from cloze.core import storage
 from cloze.core.errors import UsageError
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
-from cloze.model.tasks.files import split_file
-from cloze.model.tasks.formats.squad import MRQA, SquadExamples, counts, mended, read_squad
+from cloze.model.tasks.files import split_files
+from cloze.model.tasks.formats.squad import (
+    MRQA,
+    TABLES,
+    SquadExamples,
+    counts,
+    mended,
+    read_squad,
+)
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.metrics import Floats, best_threshold, mean_interval, question_scores
 from cloze.model.tasks.options import SpanOptions, TaskOptions
@@ -226,14 +233,15 @@ class Spans(Task[SquadExamples, Predictions]):
         super().__init__(name, options, metrics)
         file_names = [names[0] for names in options.files.values()] or ["train.json", "dev.json"]
         self.files = (
-            f"a directory with {' and '.join(file_names[:2])}, in the JSON of SQuAD or MRQA"
+            f"a directory with {' and '.join(file_names[:2])}, in the JSON of SQuAD or MRQA, "
+            f"or a data set of the Hub"
         )
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> SquadExamples:
         self.refuse_limit(limit_per_class, ", which has no classes")
-        name = split_file(path, split, self.options, (".json", *MRQA), self.files)
+        names = split_files(path, split, self.options, (".json", *MRQA, *TABLES), self.files)
         drop = self.options.irregular == "drop" or split == "train"
-        return read_squad(name, unanswerable=self.options.unanswerable, drop=drop)
+        return read_squad(*names, unanswerable=self.options.unanswerable, drop=drop)
 
     def metadata(self, train: SquadExamples) -> TaskMetadata:
         return {}

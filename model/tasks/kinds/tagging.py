@@ -19,14 +19,8 @@ from cloze.model.families.models import Backbone
 from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.tasks import metrics
 from cloze.model.tasks.encode import FIRST, WordSamples, encode_words
-from cloze.model.tasks.formats.columns import (
-    OUTSIDE,
-    Entity,
-    TaggedWords,
-    entities,
-    joined_labels,
-    read_columns,
-)
+from cloze.model.tasks.formats.columns import TaggedWords, read_columns
+from cloze.model.tasks.formats.tag_schemes import OUTSIDE, Entity, entities, joined_labels
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.options import TaggingOptions, TaskOptions
 from cloze.model.tasks.task import Loss, Member, Metrics, Samples, Task, TaskMetadata, mean_array

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 
 from cloze.core import storage
 from cloze.core.errors import DataError, bounded
+from cloze.core.hub_names import describe_siblings
 from cloze.core.humanize import most_first
 from cloze.pipeline.corpus.document import Document
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, CorpusOptions
@@ -249,7 +250,8 @@ class FileReader:
         elif names:  # "": the file itself
             return self._cut_all([(posixpath.basename(path.rstrip("/")), path)]), []
         else:
-            raise DataError(f"{path} does not exist; check the path of source {self.kind}")
+            near = describe_siblings(path)
+            raise DataError(f"{path} does not exist{near}; check the path of source {self.kind}")
         matching = {
             (name, path)
             for name, path, is_named in files

@@ -130,6 +130,18 @@ def test_gliner_takes_an_encoder(family: str, tmp_path: Path) -> None:
     assert encoder.model.get_input_embeddings().weight.equal(ours)
 
 
+def test_setfit_learns_on_our_embeddings(tmp_path: Path) -> None:
+    setfit = library("setfit").SetFitModel
+    path, hub = pretrained(tmp_path, "bert"), tmp_path / "hub"
+    export(path, hub, "sentence-transformers")
+    model = setfit.from_pretrained(str(hub), device="cpu")
+    expected = cloze.load(path).embed(TEXTS)
+    assert model.model_body.encode(TEXTS) == pytest.approx(expected, **CLOSE)
+    labels = [number % 2 for number in range(len(TEXTS))]
+    model.model_head.fit(expected, labels)
+    assert model.predict_proba(TEXTS).shape == (len(TEXTS), 2)
+
+
 def test_pylate_takes_an_encoder(tmp_path: Path) -> None:
     models = library("pylate.models")
     if library("sentence_transformers").__version__ >= "6":

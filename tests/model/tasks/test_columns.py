@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cloze.core.errors import DataError
-from cloze.model.tasks.formats.columns import (
+from cloze.model.tasks.formats.tag_schemes import (
     count_invalid_tags,
     detect_scheme,
     entities,

@@ -19,7 +19,7 @@ from pyarrow import parquet
 from cloze.core.errors import DataError, UsageError
 from cloze.core.storage import read_tsv
 from cloze.model.tasks.files import fold_indices
-from cloze.model.tasks.formats.tables import open_table
+from cloze.model.tasks.formats.table_files import open_table
 from cloze.model.tasks.formats.texts import LabelledTexts
 from cloze.model.tasks.options import TableOptions
 from cloze.model.tasks.table import load_task

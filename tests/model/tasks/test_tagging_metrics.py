@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloze.model.tasks import metrics
-from cloze.model.tasks.formats.columns import entities
+from cloze.model.tasks.formats.tag_schemes import entities
 
 TAGS = ["O", "O", "B-PER", "I-PER", "B-creative-work", "I-creative-work"]
 

@@ -17,10 +17,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from cloze.core.artifacts.artifact import read_manifest
+from cloze.core.config import resolve_paths
+from cloze.core.errors import DataError
+from cloze.model.tasks.files import data_fingerprint
+from cloze.model.tasks.finetune.config import FinetuneConfig
+from cloze.model.tasks.table import load_task
+from cloze.pipeline.corpus.sources import Source, list_sources
 from tests.flows.commands.test_hub import Hub as ModelHub
 from tests.flows.test_cli import installed
 
-pytest.importorskip("huggingface_hub", reason="needs huggingface_hub ([hub])")
+hub_library = pytest.importorskip("huggingface_hub", reason="needs huggingface_hub ([hub])")
 
 COMMIT = "a" * 40
 REVISION = r"(?:refs/convert/parquet|[^/]+)"
@@ -56,7 +62,7 @@ class Hub(ModelHub):
 
     def entries(self) -> list[dict[str, Any]]:
         files: dict[str, bytes] = self.server.files
-        folders = {str(Path(path).parent) for path in files} - {"."}
+        folders = {str(folder) for path in files for folder in Path(path).parents} - {"."}
         empty = {"type": "directory", "size": 0, "oid": "0" * 40}
         return [{**empty, "path": folder} for folder in folders] + [
             {
@@ -69,10 +75,14 @@ class Hub(ModelHub):
         ]
 
     def content(self, content: bytes) -> None:
+        tag = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"'}
+        if "Range" not in self.headers:
+            self.send(200, content, tag)
+            return
         start, end = re.match(r"bytes=(\d+)-(\d+)", self.headers["Range"] or "").groups()  # type: ignore[union-attr]
         part = content[int(start) : int(end) + 1]
         size = {"Content-Range": f"bytes {start}-{end}/{len(content)}"}
-        self.send(206, part, {**size, "ETag": f'"{hashlib.sha1(content).hexdigest()}"'})
+        self.send(206, part, {**size, **tag})
 
     def answer(self, content: Any, status: int = 200) -> None:
         code = {"X-Error-Code": "EntryNotFound"} if status == 404 else {}
@@ -93,10 +103,20 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
         found.files[f"en/train-0000{number}-of-00002.parquet"] = file.read_bytes()
     found.files["README.md"] = b"---\nlicense: cc0-1.0\n---\n"
     threading.Thread(target=found.serve_forever, daemon=True).start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{found.server_address[1]}")
+    url = f"http://127.0.0.1:{found.server_address[1]}"
+    monkeypatch.setenv("HF_ENDPOINT", url)
+    # what the library has read from the environment when it was imported here
+    from huggingface_hub import constants as known
+
+    monkeypatch.setattr(known, "ENDPOINT", url)
+    monkeypatch.setattr(known, "HF_HUB_OFFLINE", False)
+    template = url + "/{repo_id}/resolve/{revision}/{filename}"
+    monkeypatch.setattr(known, "HUGGINGFACE_CO_URL_TEMPLATE", template)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     # conftest's: what a user has not set is not set by a launch of ranks either
     monkeypatch.delenv("HF_HUB_OFFLINE")
+    # a filesystem of an earlier test keeps its listings
+    hub_library.HfFileSystem.clear_instance_cache()
     yield found
     found.shutdown()
     found.server_close()
@@ -110,6 +130,7 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Any]:
         "org/prose/en/*.parquet",
         "org/prose@refs%2Fconvert%2Fparquet/en",
         "org/prose@refs%2Fconvert%2Fparquet/*/train-*",
+        "hf=org/prose:en",
     ],
 )
 def test_a_data_set_of_the_hub_gives_what_its_files_give(
@@ -119,11 +140,12 @@ def test_a_data_set_of_the_hub_gives_what_its_files_give(
         file = tmp_path / "copy" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(content)
-    sources = {"hub": f"hf://datasets/{path}", "disk": tmp_path / "copy"}
+    hub_path = path if path.startswith("hf=") else f"parquet=hf://datasets/{path}"
+    sources = {"hub": hub_path, "disk": f"parquet={tmp_path / 'copy'}"}
     shards, documents = [], []
     for name, source in sources.items():
         out = tmp_path / f"corpus-{name}"
-        read = ("--source", f"parquet={source}", "--column", "text=content", "--language", "en")
+        read = ("--source", source, "--column", "text=content", "--language", "en")
         done = installed("corpus", *read, "--out", out)
         assert done.returncode == 0, done.stderr
         shards.append([file.read_bytes() for file in sorted(out.rglob("*.arrow"))])
@@ -147,3 +169,31 @@ def test_a_hub_that_is_away_is_told_with_what_to_check(
         assert "hf://datasets/org/nothing" in done.stderr
         assert "HF_ENDPOINT" in done.stderr
         assert "internal error" not in done.stderr
+
+
+def test_a_configuration_that_is_not_there_is_told_with_those_that_are(hub: Any) -> None:
+    source = Source(kind="hf", path="org/prose:fr/train")
+    with pytest.raises(DataError, match=r"refs%2Fconvert%2Fparquet has en\); check the path"):
+        list_sources([source])
+
+
+def test_a_task_is_read_by_the_name_of_its_data_set(hub: Any, tmp_path: Path) -> None:
+    label = {"info": {"features": {"label": {"names": ["no", "yes"], "_type": "ClassLabel"}}}}
+    for split, rows in (("train", 4), ("validation", 2)):
+        columns = {"text": [f"{split} {row}" for row in range(rows)], "label": [0, 1] * (rows // 2)}
+        table = pa.table(columns).replace_schema_metadata({"huggingface": json.dumps(label)})
+        pq.write_table(table, tmp_path / "one.parquet")
+        hub.files[f"polar/{split}/0000.parquet"] = (tmp_path / "one.parquet").read_bytes()
+    values = {"task": "classification", "data": "hf=org/prose:polar"}
+    data = resolve_paths(FinetuneConfig, values, "/elsewhere")["data"]
+    task = load_task("classification", {})
+    dev = task.read(data, "dev", None)
+    assert (dev.texts, dev.label_names) == (["validation 0", "validation 1"], ("no", "yes"))
+    assert len(task.read(data, "train", None)) == 4
+    assert task.read(f"{data}/validation", "dev", None).texts == dev.texts
+    hashes = data_fingerprint(data, task.options, ("train", "dev"))
+    assert hashes == data_fingerprint(data, task.options, ("train", "dev"))
+    with pytest.raises(DataError, match=r"polr does not exist \(.* has en, polar\)"):
+        data_fingerprint(data.replace("polar", "polr"), task.options, ("train", "dev"))
+    with pytest.raises(DataError, match=r"polar has train, validation\); the task reads"):
+        task.read(data, "test", None)
