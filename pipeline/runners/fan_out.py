@@ -91,8 +91,8 @@ class _Unit:
             result_file = storage.join(self.results, place + DONE)
             if not storage.has_file(result_file):
                 with (
-                    storage.changing_after(self.fence.out, self.fence.check),
-                    storage.hashing_written(self.fence.out) as written,
+                    storage.changing_after(self.fence.path, self.fence.check),
+                    storage.hashing_written(self.fence.path) as written,
                 ):
                     try:
                         result = self.function(unit)

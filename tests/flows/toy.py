@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from cloze.core import storage
@@ -106,3 +107,5 @@ def _faults_of_the_second() -> int:
 
 
 STAGE = Stage(name="toy", version=1, config=ToyConfig, run=run, worker="tests.flows", parallel=True)
+SINGLE = replace(STAGE, name="toy-single", parallel=False)
+IN_CALLER = replace(STAGE, name="toy-caller", parallel=False, worker=None)

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 # prefixes of the Python parameter names
 OF_CONFIG, OF_EXECUTION, OF_INPUTS = ("config__", "execution__", "input__")
 # fields of Execution that only a run of several nodes uses
-RUN_ONLY_FIELDS = frozenset({"cpus", "oversubscribe", "retries", "retry_seconds"})
+RUN_ONLY_FIELDS = frozenset({"oversubscribe", "retries", "retry_seconds"})
 PROCESS_OPTIONS = frozenset({"threads", "timeout_minutes"})
 SINGLE_GPU_OPTIONS = PROCESS_OPTIONS | {"device", "gpu_ids"}
 

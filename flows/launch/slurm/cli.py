@@ -16,6 +16,7 @@ from cloze.flows.launch import cancel_requests, event_files
 from cloze.flows.launch.host_setup import run_command
 from cloze.flows.launch.protocol import LaunchRequest, RankEvent
 
+PARTITION = "--partition"
 POLL_SECONDS = (1.0, 15.0)  # poll interval of the queue: first and longest
 QUEUED = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "STOPPED"}
@@ -73,6 +74,16 @@ def check() -> None:
             f"launcher slurm needs {absent[0]}, which is not on this machine; run it on a login "
             f"node of the cluster"
         )
+
+
+def has_gpus(options: Sequence[str]) -> bool:
+    """Return whether the partition that sbatch options name, or else the default one, has GPUs."""
+    words = (option.partition("=") for option in options)
+    names = [value or name[2:] for name, _, value in words if name[:2] == "-p" or name == PARTITION]
+    result = run_command("sinfo", "--noheader", "--format=%P|%G")
+    rows = [line.strip().partition("|") for line in result.stdout.splitlines()]
+    chosen = [gres for name, _, gres in rows if (name in names if names else name.endswith("*"))]
+    return any("gpu" in gres for gres in chosen)
 
 
 def submit(script: str) -> str:
@@ -303,10 +314,11 @@ class FollowedJob:
         outcome = {
             "CANCELLED": "was cancelled",
             "TIMEOUT": (
-                "reached its time limit before it could stop; raise it with --slurm-option --time=…"
+                "reached its time limit before it could stop; raise resources.time or "
+                "--slurm-option --time=…"
             ),
             "OUT_OF_MEMORY": (
-                "used more memory than requested; request more with --slurm-option --mem=…"
+                "used more memory than requested; raise resources.memory or --slurm-option --mem=…"
             ),
         }.get(
             self._status.state,

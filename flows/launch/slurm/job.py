@@ -130,9 +130,9 @@ def _run(directory: str, report: Reporter) -> tuple[StageResult, BuildContext]:
     content = event_files.read_json(storage.join(directory, WORK))
     assert content is not None  # written before the job was submitted
     job, hosts = Job(**content["job"]), slurm_cli.nodes()
-    execution = Execution.model_validate(
-        {**job.execution, "launcher": "srun", "nodes": len(hosts), "slurm_options": ()}
-    )
+    # all that the job has is the stage's, so agents need no slots
+    changes = {"launcher": "srun", "nodes": len(hosts), "slurm_options": (), "oversubscribe": True}
+    execution = Execution.model_validate({**job.execution, **changes})
     build = BuildContext(
         path=job.path,
         inputs=job.inputs,
@@ -149,6 +149,7 @@ def _run(directory: str, report: Reporter) -> tuple[StageResult, BuildContext]:
         processes=content["processes"],
         build=build,
         launch=content.get("launch", ""),
+        single=content.get("single", False),
     )
     launcher = protocol.LAUNCHERS.find(execution.launcher)
     launcher.check(execution)

@@ -52,6 +52,15 @@ RESERVED = {  # sbatch options set by the launcher -> what to use instead
 }  # fmt: skip
 
 
+# sbatch options that say the same as a field of `resources`
+SAME = {
+    "gpus": ("--gpus-per-node", "--gpus", "-G", "--gres", "--gpus-per-task", "--gpus-per-socket"),
+    "cpus": ("--cpus-per-task", "-c", "--cpus-per-gpu", "--exclusive"),
+    "memory": ("--mem", "--mem-per-cpu", "--mem-per-gpu"),
+    "time": ("--time", "-t"),
+}
+
+
 class SlurmLauncher(Launcher):
     """See `protocol.Launcher`."""
 
@@ -59,8 +68,7 @@ class SlurmLauncher(Launcher):
 
     def check(self, execution: Execution) -> None:
         for option in execution.slurm_options:
-            # the value of a short option follows at once, as in -N4
-            name = option.partition("=")[0] if option.startswith("--") else option[:2]
+            name = _name(option)
             if not option.startswith("-") or " " in option.partition("=")[0]:
                 raise UsageError(
                     f"slurm_options ({option!r}) must look like --NAME=VALUE, such as "
@@ -82,6 +90,33 @@ class SlurmLauncher(Launcher):
         if (job := living(path)) is None:
             return None
         return Detached(f"Slurm's job {job}", lambda report: cancel(path, job, report))
+
+
+def _name(option: str) -> str:
+    """Return the name of an sbatch option; a short one's value follows at once, as in -N4."""
+    return option.partition("=")[0] if option.startswith("--") else option[:2]
+
+
+def _resource_options(execution: Execution, *, single: bool) -> list[str]:
+    """Return the sbatch options of the resources, without those that `slurm_options` set.
+
+    A stage of one process on a GPU gets one, if its partition has any and nobody says how many.
+    """
+    resources, given = execution.resources, {*map(_name, execution.slurm_options)}
+    gpus, is_named = resources.gpus, given.intersection(SAME["gpus"])
+    if gpus is None and single and execution.device != "cpu" and not is_named:
+        gpus = int(slurm_cli.has_gpus(execution.slurm_options))
+    options = {
+        "gpus": gpus and f"--gpus-per-node={gpus}",
+        "cpus": resources.cpus and f"--cpus-per-task={resources.cpus}",
+        "memory": resources.memory and f"--mem={resources.memory}",
+        "time": resources.minutes and f"--time={resources.minutes}",
+    }
+    return [
+        option
+        for field, option in options.items()
+        if option and not given.intersection(SAME[field])
+    ]
 
 
 def _unrecorded_job(directory: str, work: LaunchRequest) -> str | None:
@@ -149,6 +184,7 @@ def _submit(directory: str, work: LaunchRequest) -> str:
         "job": dataclasses.asdict(work.job),
         "worker": work.worker,
         "processes": work.processes,
+        "single": work.single,
         "launch": start_launch(work.build.path),
     }
     event_files.write_json(storage.join(directory, WORK), description)
@@ -189,7 +225,8 @@ def batch_script(work: LaunchRequest, directory: str) -> str:
     options = [
         f"--job-name={job_name(work.job)}", f"--nodes={execution.nodes}",
         "--dependency=singleton",  # Slurm runs one job per name at a time
-        "--ntasks-per-node=1", f"--signal=B:TERM@{stop_seconds}", "--requeue",
+        "--ntasks-per-node=1", *_resource_options(execution, single=work.single),
+        f"--signal=B:TERM@{stop_seconds}", "--requeue",
         "--open-mode=append", f"--output={directory}/%j.log", *execution.slurm_options,
     ]  # fmt: skip
     python = execution.remote_python or sys.executable
