@@ -129,9 +129,6 @@ class LaunchOptions(Values):
     """Automatic restarts from the newest checkpoint after a process or host is lost. Default: 3
     with min_nodes or min_processes, else 0."""
 
-    remote_python: str | None = None
-    """Python interpreter on the other hosts. Default: the path of this one."""
-
     ssh_options: tuple[str, ...] = ()
     """ssh option in ssh_config syntax, such as Port=2222. Repeatable."""
 
@@ -235,13 +232,16 @@ class Execution(AttemptOptions, DeviceOptions, TrainingOptions, LaunchOptions, B
 
     @model_validator(mode="before")
     @classmethod
-    def _absorb_cpus(cls, values: Any) -> Any:
-        """Take `cpus`, as earlier versions wrote it, for `resources.cpus`."""
-        if not isinstance(values, Mapping) or "cpus" not in values:
+    def _absorb_earlier(cls, values: Any) -> Any:
+        """Take `cpus` for `resources.cpus`, and no `remote_python`, as earlier versions wrote."""
+        if not isinstance(values, Mapping):
             return values
         rest = {name: value for name, value in values.items() if name != "cpus"}
-        given = rest.get("resources") or {}
-        return {**rest, "resources": {"cpus": values["cpus"], **dict(given)}}
+        if "cpus" in values:
+            rest["resources"] = {"cpus": values["cpus"], **dict(rest.get("resources") or {})}
+        if python := rest.pop("remote_python", None):
+            raise ValueError(f"remote_python ({python}) is launcher.python in the site's file now")
+        return rest
 
     @model_validator(mode="after")
     def _check_counts(self) -> Execution:

@@ -194,6 +194,20 @@ def resources(step: PlannedNode, expected: Estimate) -> Resources:
     return Resources.model_validate({**known, **given})
 
 
+def place(step: PlannedNode, expected: Estimate) -> str:
+    """Return in words where a node runs, and what it gets there."""
+    execution = step.node.execution
+    if execution.launcher == "local":
+        return "this host"
+    given = resources(step, expected)
+    amounts = {"GPU": given.gpus, "core": given.cpus}
+    words = [f"{count} {name}{'s' * (count != 1)}" for name, count in amounts.items() if count]
+    words += filter(None, (given.memory, given.time))
+    if stages.stage(step.node.stage).parallel:
+        words = [f"nodes {execution.nodes}, processes {execution.processes} each", *words]
+    return f"{execution.launcher} ({', '.join(words)})" if words else execution.launcher
+
+
 class MeasuredThroughputs:
     """Throughputs of the artifacts of all runs by stage, read on first use."""
 

@@ -21,7 +21,7 @@ from cloze.core.errors import StoppedError, TimeLimitError, UsageError
 from cloze.core.stages.execution import Execution, LaunchOptions
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.core.stages.worker import LOGS, Job, local_directory
-from cloze.flows.launch import cancel_requests, host_setup, protocol
+from cloze.flows.launch import cancel_requests, host_setup, protocol, site
 from cloze.flows.launch.cancel_requests import CancelPoll
 from cloze.flows.launch.hang_detection import ASLEEP_SECONDS
 from cloze.flows.launch.launch_result import launch_result
@@ -189,7 +189,7 @@ def run_in_worker_processes(
         is_child = build.execution.launcher == "local" and not stage.parallel
         if is_child and stage.worker is None:
             return stage.run(config, build)
-        execution = placed(stage, build.execution)
+        execution = site.read().filled(placed(stage, build.execution))
         build = replace(build, execution=execution)
         job = Job(
             stage=stage.name,

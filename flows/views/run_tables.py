@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cloze.core.humanize import elapsed, format_bytes, format_count, format_duration, labelled
-from cloze.flows.graph.estimate import Estimate
+from cloze.flows.graph.estimate import Estimate, place
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.views.terminal import MAX_LINES, ellipsized, group_instances, table_of
 
@@ -163,6 +163,10 @@ def format_total_seconds(estimates: Sequence[Estimate]) -> str:
     return f"{mark}{format_duration(sum(seconds))}"
 
 
+def _is_elsewhere(step: PlannedNode) -> bool:
+    return step.node.execution.launcher != "local"
+
+
 def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
     """Return one line per reason, with the nodes that are left out."""
     by_reason: dict[str, list[str]] = {}
@@ -194,6 +198,11 @@ def show(
     for step in pending:
         if note := estimates[step.name].note:
             out.print(f"[dim]{escape(step.name)}: {escape(note)}[/]")
+    places: dict[str, list[str]] = {}
+    for step in pending:
+        places.setdefault(place(step, estimates[step.name]), []).append(step.name)
+    for where, names in places.items() if any(map(_is_elsewhere, pending)) else ():
+        out.print(f"[dim]on {escape(where)}: {escape(', '.join(names))}[/]")
     forced = {step.name for step in pending if step.forced}
     if any(step.cached and forced.intersection(step.depends_on) for step in steps):
         out.print("[dim]Cached nodes that read a forced one run, too, if its content differs.[/]")

@@ -19,6 +19,7 @@ from cloze.core import storage
 from cloze.core.config import Values
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.stages.execution import Execution, LaunchOptions
+from cloze.flows.launch import site
 from cloze.flows.launch.protocol import LaunchSpec
 
 API = "trainer.kubeflow.org/v1alpha1"
@@ -119,10 +120,13 @@ def options(execution: LaunchOptions) -> Options:
             )
         else:
             values[name] = value
+    here = site.read()
+    usual = {"image": here.container, "python": here.python}
+    values = {**{name: value for name, value in usual.items() if value}, **values}
     if "image" not in values:
         raise UsageError(
             "kubernetes_options (image) is missing; add --kubernetes-option image=REGISTRY/"
-            "cloze:VERSION"
+            "cloze:VERSION, or launcher.container to the site's file"
         )
     try:
         return Options.model_validate(values)
@@ -159,7 +163,7 @@ def train_job(
     _must_be_seen(path, options)
     trainer = {
         "image": options.image,
-        "command": ["sh", "-c", AGENT, options.python, launch.directory, name],
+        "command": ["sh", "-c", site.read().script(AGENT), options.python, launch.directory, name],
         "numNodes": launch.nodes,
         "numProcPerNode": max(launch.counts),
         "env": _environment(options),

@@ -288,7 +288,14 @@ def run_stage(
     if arguments.out is None and arguments.transient:
         import tempfile
 
-        with tempfile.TemporaryDirectory(prefix="cloze-") as directory:
+        from cloze.flows.graph.plan import runs_directory
+
+        run = {**arguments.execution, **(arguments.overrides.get("run") or {})}
+        # where a job on another host sees it
+        shared = None if run.get("launcher", "local") == "local" else runs_directory().absolute()
+        if shared is not None:
+            shared.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="cloze-", dir=shared) as directory:
             _build(replace(arguments, out=f"{directory}/{arguments.stage}"), more)
     else:
         _build(replace(arguments, transient=False), more)

@@ -16,7 +16,7 @@ from cloze.flows.launch import cancel_requests, event_files
 from cloze.flows.launch.host_setup import run_command
 from cloze.flows.launch.protocol import LaunchRequest, RankEvent
 
-PARTITION = "--partition"
+PARTITION, PROGRAM = "--partition", "cloze: "
 POLL_SECONDS = (1.0, 15.0)  # poll interval of the queue: first and longest
 QUEUED = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "STOPPED"}
@@ -325,11 +325,16 @@ class FollowedJob:
             f"ended as {self._status.state}"
             + (f" ({self._status.reason})" if self._status.reason else ""),
         )
-        when = "" if self._start is not None else " before it started"
+        when, last = "" if self._start is not None else " before it started", self._last_line()
+        if when and last.startswith(PROGRAM):  # the batch script said what is wrong
+            return UsageError(
+                f"{last.removeprefix(PROGRAM)} in Slurm's job {self._job}; its output is in "
+                f"{self._log}"
+            )
         if self._end is not None:
             when = f" after it was requeued ({self._end['error']})"
         return ClozeError(
-            f"Slurm's job {self._job} {outcome}{when}{self._last_line()}; its output is in "
+            f"Slurm's job {self._job} {outcome}{when}{last and f': {last}'}; its output is in "
             f"{self._log}"
         )
 
@@ -338,7 +343,7 @@ class FollowedJob:
         lines = (
             storage.read_text(self._log).strip().splitlines() if storage.exists(self._log) else []
         )
-        return f": {lines[-1]}" if lines else ""
+        return lines[-1] if lines else ""
 
     def stop(self, grace: float) -> None:
         """See `protocol.RankGroup.stop`. A job that has reported its result ends by itself."""

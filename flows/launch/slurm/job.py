@@ -25,7 +25,7 @@ from cloze.core.errors import ClozeError, StoppedError, UsageError, error_event
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter, SafeReporter, StageResult
 from cloze.core.stages.worker import LOGS, Job, PipeReporter, local_directory
-from cloze.flows.launch import cancel_requests, coordinator, event_files, protocol
+from cloze.flows.launch import cancel_requests, coordinator, event_files, protocol, site
 from cloze.flows.launch.agent_launcher import AgentLauncher
 from cloze.flows.launch.host_setup import last_line
 from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchRequest, LaunchSpec
@@ -35,7 +35,7 @@ from cloze.flows.launch.slurm.launcher import WORK
 
 END_SECONDS = 20.0  # for srun to end its processes
 # srun numbers the nodes; `exec` lets the agent receive Slurm's signals.
-AGENT = 'exec "$0" -m cloze.flows.launch.agent "$1" "$SLURM_NODEID"'
+AGENT = 'exec "$@" "$SLURM_NODEID"'
 
 
 class SrunLauncher(AgentLauncher):
@@ -78,7 +78,8 @@ class _Step(AgentGroup):
                     "--ntasks-per-node=1",
                     f"--nodelist={','.join(names)}", "--kill-on-bad-exit=0", "--wait=0",
                     "--cpu-bind=none", "--overlap", "--export=ALL",
-                    "sh", "-c", AGENT, execution.remote_python or sys.executable, launch.directory,
+                    "sh", "-c", AGENT, "sh", *site.read().words, "-m", "cloze.flows.launch.agent",
+                    launch.directory,
                 ],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True,

@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +27,7 @@ from cloze.core.artifacts.checkpoints import start_launch
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
-from cloze.flows.launch import cancel_requests, event_files
+from cloze.flows.launch import cancel_requests, event_files, site
 from cloze.flows.launch.cancel_requests import cancel_result
 from cloze.flows.launch.protocol import Detached, Launcher, LaunchRequest, RankGroup
 from cloze.flows.launch.slurm import cli as slurm_cli
@@ -229,13 +228,13 @@ def batch_script(work: LaunchRequest, directory: str) -> str:
         f"--signal=B:TERM@{stop_seconds}", "--requeue",
         "--open-mode=append", f"--output={directory}/%j.log", *execution.slurm_options,
     ]  # fmt: skip
-    python = execution.remote_python or sys.executable
+    here, main = site.read(), "cloze.flows.launch.slurm.job"
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {shlex.quote(option)}" for option in options),
         f"# {stage} in {work.build.path}: the head of a batch job, on its first node. It stops "
         f"{stop_seconds} s before the time limit.",
-        f"exec {shlex.quote(python)} -m cloze.flows.launch.slurm.job {shlex.quote(directory)}",
+        here.script(site.shell([here.host_python, "-m", main, directory])),
     ]
     return "\n".join(lines) + "\n"
 

@@ -70,10 +70,13 @@ def test_others_are_passed_on(slurm: launcher.SlurmLauncher) -> None:
 @pytest.mark.parametrize(
     ("python", "shown"), [(None, sys.executable), ("/opt/a b/python", "'/opt/a b/python'")]
 )
-def test_the_batch_script(python: str | None, shown: str) -> None:
-    how = Execution(
-        launcher="slurm", nodes=3, remote_python=python, slurm_options=("--comment=a b", "-pgpu")
-    )
+def test_the_batch_script(
+    python: str | None, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if python is not None:
+        (tmp_path / "site.yaml").write_text(f"launcher: {{python: {python}}}")
+        monkeypatch.setenv("CLOZE_SITE", str(tmp_path / "site.yaml"))
+    how = Execution(launcher="slurm", nodes=3, slurm_options=("--comment=a b", "-pgpu"))
     build = BuildContext(path="/runs/x", inputs={}, execution=how, fingerprint="f")
     job = Job(stage="toy", reference="r", config={}, path="/runs/x", inputs={}, execution={}, fingerprint="f",
               build_id="0123456789abcdefghi")  # fmt: skip
