@@ -121,7 +121,7 @@ def _check_sections(values: Mapping[str, Any]) -> None:
 def stage_sections(values: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the sections of stages, without those that are switched off."""
     return {
-        key: _section(values, key)
+        key: fold_place(_section(values, key), key)
         for key, value in values.items()
         if stage_of(key) and value is not False and not (key == "vocab" and values.get(TOKENIZER))
     }

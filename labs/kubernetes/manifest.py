@@ -60,6 +60,12 @@ class Options(Values):
     claim: tuple[str, ...] = ()
     """Persistent volume claim as NAME:/PATH, mounted at the path that it has on this host.
     Repeatable."""
+    cpu: str | None = None
+    """CPU cores per pod, such as 8. Default: resources.cpus."""
+    memory: str | None = None
+    """Memory per pod, such as 64Gi. Default: resources.memory."""
+    gpus: int | None = Field(default=None, ge=0)
+    """GPUs per pod. Default: resources.gpus, or --processes, or 0 with --device cpu."""
     gpu_resource: str = "nvidia.com/gpu"
     """Resource name of a GPU in the cluster."""
     shared_memory: str = "8Gi"
@@ -126,7 +132,7 @@ def options(execution: LaunchOptions) -> Options:
     if "image" not in values:
         raise UsageError(
             "kubernetes_options (image) is missing; add --kubernetes-option image=REGISTRY/"
-            "cloze:VERSION, or launcher.container to the site's file"
+            "cloze:VERSION"
         )
     try:
         return Options.model_validate(values)
@@ -235,11 +241,11 @@ def _environment(options: Options) -> list[dict[str, Any]]:
 
 
 def _resources(launch: LaunchSpec, execution: Execution, options: Options) -> dict[str, Any]:
-    default_gpus = 0 if execution.device == "cpu" else max(launch.counts)
     given = execution.resources
-    gpus = default_gpus if given.gpus is None else given.gpus
-    memory = given.memory and f"{given.memory}i"
-    sizes = {"cpu": given.cpus, "memory": memory, options.gpu_resource: gpus}
+    default_gpus = 0 if execution.device == "cpu" else max(launch.counts)
+    gpus = next(count for count in (options.gpus, given.gpus, default_gpus) if count is not None)
+    memory = options.memory or (given.memory and f"{given.memory}i")
+    sizes = {"cpu": options.cpu or given.cpus, "memory": memory, options.gpu_resource: gpus}
     amounts = {name: str(amount) for name, amount in sizes.items() if amount}
     return {"requests": amounts, "limits": amounts} if amounts else {}
 

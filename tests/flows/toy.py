@@ -76,6 +76,8 @@ def run(config: ToyConfig, build: BuildContext) -> StageResult:
             time.sleep(0.02)
         storage.write_bytes(build.file("_again"), b"")
         raise StoppedError("stopped at step 7, checkpoint saved; run again to continue")
+    while config.act == "wait" and not storage.exists(build.file("_go")):
+        time.sleep(0.02)
     if config.act == "slow":
         build.report.progress(1, 3, "steps", {})
         while not stop:
@@ -108,4 +110,3 @@ def _faults_of_the_second() -> int:
 
 STAGE = Stage(name="toy", version=1, config=ToyConfig, run=run, worker="tests.flows", parallel=True)
 SINGLE = replace(STAGE, name="toy-single", parallel=False)
-IN_CALLER = replace(STAGE, name="toy-caller", parallel=False, worker=None)

@@ -23,7 +23,13 @@ from cloze.core.artifacts.checkpoints import start_attempt
 from cloze.core.artifacts.lock import locked
 from cloze.core.errors import ClozeError, StoppedError, UsageError, error_event
 from cloze.core.stages.execution import Execution
-from cloze.core.stages.stage import BuildContext, Reporter, SafeReporter, StageResult
+from cloze.core.stages.stage import (
+    SCRATCH,
+    BuildContext,
+    Reporter,
+    SafeReporter,
+    StageResult,
+)
 from cloze.core.stages.worker import LOGS, Job, PipeReporter, local_directory
 from cloze.flows.launch import cancel_requests, coordinator, event_files, protocol, site
 from cloze.flows.launch.agent_launcher import AgentLauncher
@@ -186,13 +192,14 @@ def _why_not_again(directory: str, path: str) -> str | None:
     if cancel_requests.cancel_requested(path):
         return "it was cancelled"
     steps, file = checkpoints.complete_steps(path), storage.join(directory, IDLE)
-    newest = steps[-1] if steps else None
+    scratch = storage.list_files(storage.join(path, SCRATCH))  # a data stage's finished units
+    newest = steps[-1] if steps else len(scratch) or None
     previous = event_files.read_json(file)
     requeues = previous["times"] + 1 if previous is not None and previous["newest"] == newest else 0
     if requeues >= MOST_IDLE:
         return (
             f"it was queued {requeues} times without a new checkpoint; give it more time "
-            f"(--slurm-option --time=…)"
+            f"(resources.time, --slurm-option --time=…)"
         )
     event_files.write_json(file, {"newest": newest, "times": requeues})
     return None

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import os
 import subprocess
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +16,10 @@ import pytest
 
 from cloze.core.artifacts import artifact
 from cloze.core.config import StageConfig
-from cloze.core.errors import DataError
-from cloze.core.stages.execute import execute
+from cloze.core.errors import DataError, StoppedError
+from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution, Resources
-from cloze.core.stages.stage import BuildContext, StageResult
+from cloze.core.stages.stage import NULL_REPORTER, BuildContext, Reporter, StageResult
 from cloze.flows.graph import stages
 from cloze.flows.launch import coordinator, protocol
 from cloze.flows.launch.protocol import Host, LaunchRequest
@@ -144,11 +147,11 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             process.kill()
 
 
-def build_toy(out: Path, act: str = "work", stage: Any = SINGLE, name: str = "SINGLE") -> Any:
-    run = coordinator.run_in_worker_processes(stage, f"tests.flows.toy:{name}")
+def build_toy(out: Path, act: str = "work", report: Reporter = NULL_REPORTER) -> BuildResult:
+    run = coordinator.run_in_worker_processes(SINGLE, "tests.flows.toy:SINGLE")
     how = Execution(launcher="slurm", processes=4, nodes=2)
-    placed = dataclasses.replace(stage, run=run)
-    return execute(placed, ToyConfig(act=act), {}, str(out), execution=how)
+    placed = dataclasses.replace(SINGLE, run=run)
+    return execute(placed, ToyConfig(act=act), {}, str(out), execution=how, report=report)
 
 
 def test_a_stage_of_one_process_is_a_job(slurm: RunningSlurm, tmp_path: Path) -> None:
@@ -168,6 +171,43 @@ def test_a_stage_of_one_process_is_a_job(slurm: RunningSlurm, tmp_path: Path) ->
 def test_the_error_of_a_job_is_the_stages(slurm: RunningSlurm, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^shard 3 is cut short; make it again$"):
         build_toy(tmp_path / "out", "fail")
+
+
+def test_the_next_head_follows_the_job_of_one_that_died(
+    slurm: RunningSlurm, tmp_path: Path
+) -> None:
+    """It claims the directory with a token of its own, which must not end the job's process."""
+    out = tmp_path / "out"
+    head = multiprocessing.get_context("fork").Process(target=build_toy, args=(out, "wait"))
+    head.start()
+    deadline = time.monotonic() + 120
+    while not (out / "_pid-0").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    head.kill()
+    head.join()
+    threading.Timer(1.0, (out / "_go").touch).start()
+    result = build_toy(out, "wait")
+    assert [*slurm.jobs()] == ["1"]
+    assert result.manifest.counters == {"seen": 5}
+
+
+class StopAtProgress(Reporter):
+    """A run that is cancelled once the stage works."""
+
+    asked = False
+
+    def progress(self, *_: Any) -> None:
+        self.asked = True
+
+    def stop_requested(self) -> bool:
+        return self.asked
+
+
+def test_a_cancelled_run_ends_its_job(slurm: RunningSlurm, tmp_path: Path) -> None:
+    with pytest.raises(StoppedError, match="stopped at step 7"):
+        build_toy(tmp_path / "out", "slow", report=StopAtProgress())
+    assert not artifact.is_artifact(str(tmp_path / "out"))
 
 
 def script_of(tmp_path: Path, options: tuple[str, ...] = (), **resources: Any) -> list[str]:
