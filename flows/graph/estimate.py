@@ -164,6 +164,7 @@ def _seconds(
     return seconds, "scaled" if is_near and not is_far else "rough"
 
 
+THIS_HOST = "this host"
 MEMORY_FACTOR, MEMORY_BASE = 2, 1 << 30  # of a job: its coordinator and agent use memory, too
 TIME_FACTOR, BASE_MINUTES = {"measured": 2, "scaled": 3, "rough": 5}, 15
 
@@ -198,7 +199,7 @@ def place(step: PlannedNode, expected: Estimate) -> str:
     """Return in words where a node runs, and what it gets there."""
     execution = step.node.execution
     if execution.launcher == "local":
-        return "this host"
+        return THIS_HOST
     given = resources(step, expected)
     amounts = {"GPU": given.gpus, "core": given.cpus}
     words = [f"{count} {name}{'s' * (count != 1)}" for name, count in amounts.items() if count]
