@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import sys
 import tempfile
@@ -10,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from cloze.core import processes
+from cloze.core import processes, storage
 from cloze.core.config import StageConfig
 from cloze.core.humanize import format_bytes
 from cloze.core.stages.execution import Execution, Resources
@@ -21,8 +20,6 @@ from cloze.flows.graph.plan import runs_directory
 from cloze.flows.launch import site
 from cloze.flows.launch.coordinator import run_in_worker_processes
 from cloze.flows.machine import slots
-
-JOB = Resources(time="15m")  # of the job: to import torch from a shared disk takes a while
 
 
 class LaunchedConfig(StageConfig):
@@ -76,17 +73,17 @@ def checks(launcher: str, say: Callable[[str], None]) -> Iterator[Finding]:
     yield Finding(check="site", observed=f"{site.path()}{'' if site.path().exists() else ': none'}")
     runs = runs_directory().absolute()
     runs.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".doctor-", dir=runs) as directory:
-        os.chmod(directory, 0o755)
-        build = BuildContext(
-            path=directory,
-            inputs={},
-            execution=Execution(launcher=launcher, resources=JOB),
-            fingerprint="doctor",
-            build_id=uuid.uuid4().hex,
-            report=_Queue(say),
-        )
-        job = run_in_worker_processes(STAGE, f"{__name__}:STAGE")
-        rows: list[Mapping[str, Any]] = job(LaunchedConfig(), build).summary["checks"]
+    directory = tempfile.mkdtemp(prefix=".doctor-", dir=runs)  # its logs stay if the job fails
+    build = BuildContext(
+        path=directory,
+        inputs={},
+        execution=Execution(launcher=launcher, resources=Resources(time="15m")),
+        fingerprint="doctor",
+        build_id=uuid.uuid4().hex,
+        report=_Queue(say),
+    )
+    job = run_in_worker_processes(STAGE, f"{__name__}:STAGE")
+    rows: list[Mapping[str, Any]] = job(LaunchedConfig(), build).summary["checks"]
+    storage.remove(directory)
     for row in rows:
         yield Finding(check=row["check"], observed=row["found"], ok=row["ok"], fix=row["fix"])

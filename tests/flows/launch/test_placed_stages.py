@@ -197,8 +197,8 @@ class StopAtProgress(Reporter):
 
     asked = False
 
-    def progress(self, *_: Any) -> None:
-        self.asked = True
+    def progress(self, done: float, *_: Any) -> None:
+        self.asked |= done > 0  # not while the job waits
 
     def stop_requested(self) -> bool:
         return self.asked
