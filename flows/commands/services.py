@@ -6,13 +6,13 @@ import contextlib
 import dataclasses
 import os
 import posixpath
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cloze.core import processes
-from cloze.flows.commands.base.field_options import Count
+from cloze.flows.commands.base.field_options import TABLES, Count
 from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def deploy(api: str | None, as_json: bool) -> None:
 )
 @click.option(
     "--launcher",
-    metavar="NAME",
+    type=TABLES["launcher"],
     help="Submit a job, such as by slurm, that reports what it sees, instead of this machine.",
 )
 @json_option
@@ -91,7 +91,9 @@ def doctor(ctx: click.Context, fix: bool, launcher: str | None, as_json: bool) -
     if launcher is not None and fix:
         raise click.UsageError("--fix repairs this machine; leave it or --launcher out")
     findings: list[Finding] = []
-    every = (each for check in (*machine.CHECKS, *runs.CHECKS) for each in run_check(check, fix))
+    every: Iterable[Finding] = (
+        each for check in (*machine.CHECKS, *runs.CHECKS) for each in run_check(check, fix)
+    )
     if launcher is not None:
         every = launched.checks(launcher, lambda reason: click.echo(reason, err=True))
     for finding in every:
