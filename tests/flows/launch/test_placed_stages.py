@@ -20,6 +20,7 @@ from cloze.core.errors import DataError, StoppedError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution, Resources
 from cloze.core.stages.stage import NULL_REPORTER, BuildContext, Reporter, StageResult
+from cloze.core.stages.worker import Job
 from cloze.flows.graph import stages
 from cloze.flows.launch import coordinator, protocol
 from cloze.flows.launch.protocol import Host, LaunchRequest
@@ -112,6 +113,9 @@ def test_hosts_of_a_hostfile_share_the_stages_of_one_process(tmp_path: Path) -> 
     class Hosts(AgentLauncher):
         allocates_gpus = False
 
+        def check(self, execution: Execution) -> None:
+            return None
+
         def hosts(self, execution: Execution, processes: int) -> list[Host]:
             return [Host(name=name, count=4) for name in "abc"]
 
@@ -124,7 +128,7 @@ def test_hosts_of_a_hostfile_share_the_stages_of_one_process(tmp_path: Path) -> 
         build = BuildContext(
             path=str(path), inputs={}, execution=Execution(launcher="ssh"), fingerprint="f"
         )
-        job = protocol.Job(stage="toy", reference="r", config={}, path=str(path), inputs={},
+        job = Job(stage="toy", reference="r", config={}, path=str(path), inputs={},
                            execution={}, fingerprint="f")  # fmt: skip
         work = LaunchRequest(job=job, worker="w", processes=1, build=build, single=True)
         launch = AgentRankGroup(Hosts(), work).launch
@@ -213,7 +217,7 @@ def test_a_cancelled_run_ends_its_job(slurm: RunningSlurm, tmp_path: Path) -> No
 def script_of(tmp_path: Path, options: tuple[str, ...] = (), **resources: Any) -> list[str]:
     how = Execution(launcher="slurm", slurm_options=options, resources=Resources(**resources))
     build = BuildContext(path="/runs/x", inputs={}, execution=how, fingerprint="f")
-    job = protocol.Job(stage="toy", reference="r", config={}, path="/runs/x", inputs={},
+    job = Job(stage="toy", reference="r", config={}, path="/runs/x", inputs={},
                        execution={}, fingerprint="f", build_id="0123")  # fmt: skip
     work = LaunchRequest(job=job, worker="w", processes=1, build=build, single=True)
     script = slurm_launcher.batch_script(work, "/runs/x/_logs/slurm")
