@@ -48,18 +48,19 @@ class Resources(Values):
     """Time limit of the job, such as 90m, 12h or 1-12:00:00. Slurm ends it then and queues it
     again."""
 
-    @field_validator("memory")
+    @field_validator("memory", mode="before")
     @classmethod
-    def _check_memory(cls, value: str | None) -> str | None:
-        if value is not None and (match := _MEMORY.fullmatch(value.strip())) is None:
+    def _check_memory(cls, value: object) -> object:
+        match = _MEMORY.fullmatch(str(value).strip())
+        if match is None and value is not None:
             raise ValueError(f"{value!r} must be a number and a unit, such as 24G or 800M")
-        return None if value is None or match is None else f"{match[1]}{match[2]}"
+        return match and f"{match[1]}{match[2]}"
 
-    @field_validator("time")
+    @field_validator("time", mode="before")
     @classmethod
-    def _check_time(cls, value: str | None) -> str | None:
-        seconds = None if value is None else parse_duration(value)
-        if value is None or (seconds is None and _CLOCK.fullmatch(value)):
+    def _check_time(cls, value: object) -> object:
+        seconds = parse_duration(str(value))
+        if value is None or (seconds is None and _CLOCK.fullmatch(str(value))):
             return value
         if not seconds:
             raise ValueError(f"{value!r} must look like 90m, 12h or 1-12:00:00")

@@ -30,7 +30,7 @@ from cloze.core.stages.cost import (
 )
 from cloze.core.stages.execution import Resources
 from cloze.flows.graph import stages
-from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.graph.plan import PIPELINE, PlannedNode
 from cloze.flows.graph.schedule import Frontier, resource_request
 from cloze.flows.machine import slots
 
@@ -179,9 +179,8 @@ def resources(step: PlannedNode, expected: Estimate) -> Resources:
     given = {key: value for key, value in execution.resources if value is not None}
     if stage.parallel:
         return execution.resources
-    known: dict[str, Any] = {"cpus": execution.threads}
-    if stage.worker == "cloze.pipeline":
-        known["cpus"] = execution.workers
+    is_data = stage.worker == PIPELINE
+    known: dict[str, Any] = {"cpus": execution.workers if is_data else execution.threads}
     if not stage.on_gpu or execution.device == "cpu":
         known["gpus"] = 0
     elif execution.device == "cuda" or execution.gpu_ids:

@@ -121,8 +121,9 @@ class Agent:
             gpus=launch.counts[self.node] if on_gpu else 0,
             gpu_ids=launch.gpu_ids if on_gpu else (),
         )
-        seconds = math.inf if launch.cpus else BUSY_SECONDS + launch.grace_seconds
-        deadline = time.monotonic() + seconds
+        deadline = (
+            math.inf if launch.cpus else time.monotonic() + BUSY_SECONDS + launch.grace_seconds
+        )
         try:
             granted = self._slots.enter_context(
                 slots.acquire(

@@ -319,8 +319,7 @@ class RunSession:
             gpus = f"GPU {', '.join(gpu_ids)}" if gpu_ids else "no GPU"
             self.explain(f"{step.name}: {step.reason}; {request.cpus} cores, {gpus} reserved")
             granted: dict[str, Any] = {"gpu_ids": gpu_ids} if gpu_ids else {}
-            cpus = execution.resources.cpus
-            if cpus and not execution.threads:
+            if (cpus := execution.resources.cpus) and not execution.threads:
                 granted["threads"] = max(1, cpus // execution.processes)
             if execution.launcher != "local":
                 granted["resources"] = estimate.resources(step, self.estimates[step.name])

@@ -293,8 +293,7 @@ def run_stage(
         run = {**arguments.execution, **(arguments.overrides.get("run") or {})}
         # where a job on another host sees it
         shared = None if run.get("launcher", "local") == "local" else runs_directory().absolute()
-        if shared is not None:
-            shared.mkdir(parents=True, exist_ok=True)
+        os.makedirs(shared or ".", exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="cloze-", dir=shared) as directory:
             _build(replace(arguments, out=f"{directory}/{arguments.stage}"), more)
     else:

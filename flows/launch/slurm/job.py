@@ -23,13 +23,7 @@ from cloze.core.artifacts.checkpoints import start_attempt
 from cloze.core.artifacts.lock import locked
 from cloze.core.errors import ClozeError, StoppedError, UsageError, error_event
 from cloze.core.stages.execution import Execution
-from cloze.core.stages.stage import (
-    SCRATCH,
-    BuildContext,
-    Reporter,
-    SafeReporter,
-    StageResult,
-)
+from cloze.core.stages.stage import SCRATCH, BuildContext, Reporter, SafeReporter, StageResult
 from cloze.core.stages.worker import LOGS, Job, PipeReporter, local_directory
 from cloze.flows.launch import cancel_requests, coordinator, event_files, protocol, site
 from cloze.flows.launch.agent_launcher import AgentLauncher
