@@ -41,7 +41,8 @@ PATIENCE_SECONDS = 60.0  # for a rank of an earlier launch to finish publishing
 class LaunchFence:
     """The right of one launch to change an artifact. Without a token nothing is compared.
 
-    `claim.Fence` is its counterpart for stages whose processes end with their attempt.
+    `claim.Fence` is its counterpart for stages whose processes end with their attempt: those of one
+    process on this host.
     """
 
     path: str = ""

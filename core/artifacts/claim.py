@@ -27,14 +27,14 @@ _FRESH_UNTIL: dict[str, float] = {}  # by token, on the clock of `awake_or_aslee
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """The right of one attempt to write into `out`, valid while the claim has the attempt's token.
+    """The right of one attempt to write at `path`, valid while the claim has the attempt's token.
 
     Every attempt writes a new token into the claim when it starts. Work of an earlier attempt, on
     any machine, then finds another token, or none, before it commits a file. Without a token
     nothing is checked. In a store a check counts for `FRESH_SECONDS`: a request may take as long.
     """
 
-    out: str
+    path: str
     token: str
 
     def check(self) -> None:
@@ -42,15 +42,15 @@ class Fence:
         now = awake_or_asleep()
         if not self.token or now < _FRESH_UNTIL.get(self.token, now):
             return
-        claim = read(self.out)
+        claim = read(self.path)
         if claim is None:
-            raise SupersededError(f"{self.out} was finished; this attempt writes nothing more")
+            raise SupersededError(f"{self.path} was finished; this attempt writes nothing more")
         if claim.token != self.token:
             raise SupersededError(
-                f"{self.out} is being built by another attempt (build {claim.build[:12]}); this "
+                f"{self.path} is being built by another attempt (build {claim.build[:12]}); this "
                 f"attempt writes nothing more"
             )
-        if not storage.is_local(self.out):
+        if not storage.is_local(self.path):
             _FRESH_UNTIL[self.token] = now + FRESH_SECONDS
 
 

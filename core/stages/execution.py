@@ -10,16 +10,71 @@ literal below a field is its documentation and the help of its command-line opti
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from cloze.core.config import Values
+from cloze.core.humanize import parse_duration
 
 DEFAULT_GRACE_SECONDS = 25.0
 # Slurm and Kubernetes get this by default: enough for BERT-large on a shared disk
 SCHEDULER_GRACE_SECONDS = 180.0
+
+
+_MEMORY = re.compile(r"(\d+)([MGT])(?:i?B)?")
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d\d):(\d\d)")  # as Slurm writes it: D-HH:MM:SS
+
+
+class Resources(Values):
+    """What a job of the node gets on each of its hosts, from Slurm, Kubernetes or a host's slots.
+
+    A stage of one process gets what the plan estimates, unless this says otherwise.
+    """
+
+    gpus: int | None = Field(default=None, ge=0)
+    """GPUs. Default: one where the stage computes on a GPU and the cluster has any."""
+
+    cpus: int | None = Field(default=None, ge=1)
+    """CPU cores. Default: one per Beam worker or thread."""
+
+    memory: str | None = None
+    """Memory, such as 24G."""
+
+    time: str | None = None
+    """Time limit of the job, such as 90m, 12h or 1-12:00:00. Slurm ends it then and queues it
+    again."""
+
+    @field_validator("memory", mode="before")
+    @classmethod
+    def _check_memory(cls, value: object) -> object:
+        match = _MEMORY.fullmatch(str(value).strip())
+        if match is None and value is not None:
+            raise ValueError(f"{value!r} must be a number and a unit, such as 24G or 800M")
+        return match and f"{match[1]}{match[2]}"
+
+    @field_validator("time", mode="before")
+    @classmethod
+    def _check_time(cls, value: object) -> object:
+        seconds = parse_duration(str(value))
+        if value is None or (seconds is None and _CLOCK.fullmatch(str(value))):
+            return value
+        if not seconds:
+            raise ValueError(f"{value!r} must look like 90m, 12h or 1-12:00:00")
+        return f"{seconds / 60:g}m"
+
+    @property
+    def minutes(self) -> int | None:
+        """Return the time limit in minutes, rounded up."""
+        if self.time is None:
+            return None
+        if match := _CLOCK.fullmatch(self.time):
+            days, hours, minutes, seconds = (int(number or 0) for number in match.groups())
+            return 1440 * days + 60 * hours + minutes + (seconds > 0)
+        return math.ceil((parse_duration(self.time) or 60.0) / 60)
 
 
 class BeamOptions(Values):
@@ -47,7 +102,7 @@ class BeamOptions(Values):
 
 
 class LaunchOptions(Values):
-    """Where the processes of a parallel stage start, and what happens when one is lost."""
+    """Where the processes of a stage start, and what happens when one is lost."""
 
     processes: int = Field(default=1, ge=1)
     """Training processes per host; one per GPU."""
@@ -56,7 +111,10 @@ class LaunchOptions(Values):
     """Number of hosts that train together."""
 
     launcher: str = Field(default="local", min_length=1)
-    """Launcher that starts the training processes (docs/how-to/many-hosts.md)."""
+    """Launcher that starts the stage's processes (docs/how-to/many-hosts.md)."""
+
+    resources: Resources = Resources()
+    """GPUs, cores, memory and time of the job or pod: {gpus: 1, cpus: 8, memory: 24G, time: 2h}."""
 
     hostfile: str | None = None
     """File of the hosts to train on, one per line: HOST or HOST slots=PROCESSES."""
@@ -72,9 +130,6 @@ class LaunchOptions(Values):
     """Automatic restarts from the newest checkpoint after a process or host is lost. Default: 3
     with min_nodes or min_processes, else 0."""
 
-    remote_python: str | None = None
-    """Python interpreter on the other hosts. Default: the path of this one."""
-
     ssh_options: tuple[str, ...] = ()
     """ssh option in ssh_config syntax, such as Port=2222. Repeatable."""
 
@@ -82,7 +137,7 @@ class LaunchOptions(Values):
     """sbatch option, such as --partition=gpu, for --launcher slurm. Repeatable."""
 
     kubernetes_options: tuple[str, ...] = ()
-    """Pod setting for --launcher kubernetes: image=…, claim=NAME:/PATH, gpus=8
+    """Pod setting for --launcher kubernetes: image=…, claim=NAME:/PATH, queue=…
     (docs/how-to/many-hosts.md). Repeatable."""
 
     hang_seconds: float = Field(default=60.0, ge=0)
@@ -135,10 +190,6 @@ class DeviceOptions(Values):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Device to compute on. auto: a GPU if there is one."""
 
-    cpus: int | None = Field(default=None, ge=1)
-    """CPU cores that a node takes. Default: one per Beam worker; all cores for training on the CPU,
-    or as many as the --threads that are given."""
-
     gpu_ids: tuple[str, ...] = ()
     """CUDA id of a GPU to use. Repeatable. Default: as many free GPUs as --processes."""
 
@@ -179,6 +230,19 @@ class AttemptOptions(Values):
 
 class Execution(AttemptOptions, DeviceOptions, TrainingOptions, LaunchOptions, BeamOptions):
     """All options of how a stage runs."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _absorb_earlier(cls, values: Any) -> Any:
+        """Take `cpus` for `resources.cpus`, and no `remote_python`, as earlier versions wrote."""
+        if not isinstance(values, Mapping):
+            return values
+        rest = {name: value for name, value in values.items() if name != "cpus"}
+        if "cpus" in values:
+            rest["resources"] = {"cpus": values["cpus"], **dict(rest.get("resources") or {})}
+        if python := rest.pop("remote_python", None):
+            raise ValueError(f"remote_python ({python}) is launcher.python in the site's file now")
+        return rest
 
     @model_validator(mode="after")
     def _check_counts(self) -> Execution:

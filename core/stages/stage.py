@@ -18,6 +18,7 @@ from typing import Any
 
 from cloze.core import plugins, storage
 from cloze.core.artifacts import artifact
+from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.artifacts.claim import Fence
 from cloze.core.config import StageConfig
 from cloze.core.errors import UsageError
@@ -175,7 +176,7 @@ class BuildContext:
     execution: Execution
     fingerprint: str
     build_id: str = ""
-    token: str = ""  # of this attempt
+    token: str = ""  # of this attempt, or of the launch where processes may outlive it
     report: Reporter = NULL_REPORTER
     counters: Counter[str] = field(default_factory=Counter)
     # runs the build's pipelines (`cloze.pipeline.runners.base.open_backend`); None before the first
@@ -188,9 +189,9 @@ class BuildContext:
         return storage.join(self.path, SCRATCH)
 
     @property
-    def fence(self) -> Fence:
-        """Return the check whether this attempt may still write."""
-        return Fence(self.path, self.token)
+    def fence(self) -> Fence | LaunchFence:
+        """Return the check whether this attempt, or its launch (`LAUNCH.ATTEMPT`), may write."""
+        return (LaunchFence if "." in self.token else Fence)(self.path, self.token)
 
     def file(self, *parts: str) -> str:
         return storage.join(self.path, *parts)
@@ -258,7 +259,7 @@ class Stage:
             inputs have the names of the nodes.
         unhashed_files: patterns of files that contain times, excluded from the content hash.
         worker: package whose module `worker` runs the stage in its own process; None: run in the
-            caller's process.
+            caller's process, or by the worker of `cloze.flows` where a launcher starts it.
         parallel: the stage runs as several processes, one per rank.
         unread: fields of `Execution` that a parallel stage does not read.
         on_gpu: the stage computes on a GPU if there is one.
@@ -283,6 +284,11 @@ class Stage:
     headline: Callable[[Mapping[str, Any]], str] = lambda summary: ""
     cost_model: CostModel | None = None
     comparison_metrics: tuple[str, ...] = ()
+
+    @property
+    def worker_package(self) -> str:
+        """Return the package whose worker can run the stage in its own process."""
+        return self.worker or "cloze.flows"
 
     def compared_metrics(self, summary: Mapping[str, Any]) -> dict[str, float]:
         """Return the metrics by which runs of the stage are compared, from its summary."""

@@ -32,6 +32,7 @@ from typing import Any
 
 from cloze.core import errors, plugins, storage
 from cloze.core.artifacts import fingerprints
+from cloze.core.artifacts.checkpoints import TOKEN
 from cloze.core.artifacts.fingerprints import cache_directory
 from cloze.core.artifacts.lineage import NearbyArtifacts
 from cloze.core.errors import UsageError
@@ -139,7 +140,7 @@ def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Coun
     """
     is_known = job.reference.startswith(f"{package}.") or plugins.is_stage(job.reference)
     stage: Stage | None = resolve_name(job.reference) if is_known else None
-    if stage is None or stage.worker != package:
+    if stage is None or stage.worker_package != package:
         raise UsageError(
             f"stage ({job.reference}) is outside the package {package}; run it by the worker of "
             f"its own package"
@@ -150,7 +151,8 @@ def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Coun
         execution=Execution.model_validate(job.execution),
         fingerprint=job.fingerprint,
         build_id=job.build_id,
-        token=job.token,
+        # a training compares its launch's token itself
+        token=job.token or ("" if stage.parallel else os.environ.get(TOKEN, "")),
         report=events,
     )
     with (

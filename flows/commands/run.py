@@ -144,6 +144,8 @@ def show_plan(session: RunSession, as_json: bool) -> None:
         {
             "name": step.name, "stage": step.node.stage, "why": step.reason,
             "cached": step.cached, **estimates[step.name].as_json(),
+            "launcher": step.node.execution.launcher,
+            "resources": estimate.resources(step, estimates[step.name]).model_dump(),
             "inputs": step.inputs, "after": list(step.depends_on),
             "fingerprint": step.fingerprint, "artifact": step.artifact,
             "values": dict(step.node.values), "last_seconds": step.last_seconds,

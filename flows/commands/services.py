@@ -7,14 +7,14 @@ import dataclasses
 import os
 import posixpath
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cloze.core import processes, storage
 from cloze.core.errors import DataError, UsageError, require_packages
-from cloze.flows.commands.base.field_options import Count
+from cloze.flows.commands.base.field_options import TABLES, Count
 from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
 
 if TYPE_CHECKING:
@@ -74,24 +74,35 @@ def deploy(api: str | None, as_json: bool) -> None:
     help="Repair stuck runs, orphaned processes and refused records; leaves processes of others"
     " alone.",
 )
+@click.option(
+    "--launcher",
+    type=TABLES["launcher"],
+    help="Submit a job, such as by slurm, that reports what it sees, instead of this machine.",
+)
 @json_option
 @click.pass_context
-def doctor(ctx: click.Context, fix: bool, as_json: bool) -> None:
+def doctor(ctx: click.Context, fix: bool, launcher: str | None, as_json: bool) -> None:
     """Check this machine and its servers; --fix repairs.
 
     Checks versions, GPUs, NCCL, disk, servers, stuck runs, slots, orphaned processes, and records
     that MLflow refused.
     Exit code 1: a problem is left.
     """
-    from cloze.flows.doctor import machine, runs
+    from cloze.flows.doctor import launched, machine, runs
     from cloze.flows.doctor.machine import run_check
 
+    if launcher is not None and fix:
+        raise click.UsageError("--fix repairs this machine; leave it or --launcher out")
     findings: list[Finding] = []
-    for check in (*machine.CHECKS, *runs.CHECKS):
-        for finding in run_check(check, fix):
-            findings.append(finding)
-            if not as_json:
-                _show(finding)
+    every: Iterable[Finding] = (
+        each for check in (*machine.CHECKS, *runs.CHECKS) for each in run_check(check, fix)
+    )
+    if launcher is not None:
+        every = launched.checks(launcher, lambda reason: click.echo(reason, err=True))
+    for finding in every:
+        findings.append(finding)
+        if not as_json:
+            _show(finding)
     all_ok = all(finding.ok or finding.fixed for finding in findings)
     if as_json:
         emit({"ok": all_ok, "checks": [finding.row() for finding in findings]})

@@ -28,7 +28,7 @@ from cloze.flows.graph import stages
 from cloze.flows.graph.builder import GraphBuilder
 from cloze.flows.graph.nodes import Node, stage_of
 from cloze.flows.graph.overrides import has_named_points, merge, read_yaml
-from cloze.flows.graph.sections import LONGEST_NAME, MATRIX, RUN, mapping_at
+from cloze.flows.graph.sections import LONGEST_NAME, MATRIX, RUN, fold_place, mapping_at
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
 NAME = "name"
@@ -123,7 +123,7 @@ def _check_sections(values: Mapping[str, Any]) -> None:
 def stage_sections(values: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return the sections of stages, without those that are switched off."""
     return {
-        key: _section(values, key)
+        key: fold_place(_section(values, key), key)
         for key, value in values.items()
         if stage_of(key) and value is not False and not (key == "vocab" and values.get(TOKENIZER))
     }
@@ -273,7 +273,8 @@ def _resolved(values: Mapping[str, Any], base: Path) -> dict[str, Any]:
     for name, section in values.items():
         stage = stage_of(str(name))
         if stage is not None and isinstance(section, Mapping):
-            resolved[name] = _resolved_section(section, stages.stage(stage), str(base))
+            folded = fold_place(section, str(name))
+            resolved[name] = _resolved_section(folded, stages.stage(stage), str(base))
     tokenizer = values.get(TOKENIZER)
     if isinstance(tokenizer, str) and "://" not in tokenizer:
         resolved[TOKENIZER] = str(base / os.path.expanduser(tokenizer))
@@ -339,7 +340,10 @@ def _with_overrides(values: Mapping[str, Any], overrides: Mapping[str, Any]) -> 
             raise UsageError(_switched_off(merged, name, ".".join([name, *override][:2])))
         stage = stage_of(name)
         merged[name] = merge(
-            _section(merged, name), override, stages.stage(stage).config if stage else None, name
+            _section(merged, name),
+            fold_place(override, name) if stage else override,
+            stages.stage(stage).config if stage else None,
+            name,
         )
     return merged
 

@@ -27,8 +27,9 @@ from cloze.core.stages.cost import (
     PlannedBuild,
     artifact_metadata,
 )
+from cloze.core.stages.execution import Resources
 from cloze.flows.graph import stages
-from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.graph.plan import PIPELINE, PlannedNode
 from cloze.flows.graph.schedule import Frontier, resource_request
 from cloze.flows.machine import slots
 
@@ -160,6 +161,50 @@ def _seconds(
     speed = max(throughput.speed, cost.speed) if is_far else throughput.speed
     seconds = start + cost.work / (speed * cost.parallelism)
     return seconds, "scaled" if is_near and not is_far else "rough"
+
+
+THIS_HOST = "this host"
+MEMORY_FACTOR, MEMORY_BASE = 2, 1 << 30  # of a job: its coordinator and agent use memory, too
+TIME_FACTOR, BASE_MINUTES = {"measured": 2, "scaled": 3, "rough": 5}, 15
+
+
+def resources(step: PlannedNode, expected: Estimate) -> Resources:
+    """Return what a node's job gets: what the config sets, else what the plan estimates.
+
+    A parallel stage gets what the config sets alone. What is None is left to the cluster. The
+    estimates have a margin: a job with too little is killed, one with more waits little longer.
+    """
+    execution, stage = step.node.execution, stages.stage(step.node.stage)
+    given = {key: value for key, value in execution.resources if value is not None}
+    if stage.parallel:
+        return execution.resources
+    is_data = stage.worker == PIPELINE
+    known: dict[str, Any] = {"cpus": execution.workers if is_data else execution.threads}
+    if not stage.on_gpu or execution.device == "cpu":
+        known["gpus"] = 0
+    elif execution.device == "cuda" or execution.gpu_ids:
+        known["gpus"] = len(execution.gpu_ids) or 1
+    if expected.memory_bytes:
+        amount = MEMORY_FACTOR * expected.memory_bytes + MEMORY_BASE
+        known["memory"] = f"{math.ceil(amount / (1 << 20) / 100) * 100}M"
+    if expected.seconds is not None:
+        factor = TIME_FACTOR[expected.basis or "rough"]
+        known["time"] = f"{BASE_MINUTES + math.ceil(factor * expected.seconds / 60)}m"
+    return Resources.model_validate({**known, **given})
+
+
+def place(step: PlannedNode, expected: Estimate) -> str:
+    """Return in words where a node runs, and what it gets there."""
+    execution = step.node.execution
+    if execution.launcher == "local":
+        return THIS_HOST
+    given = resources(step, expected)
+    amounts = {"GPU": given.gpus, "core": given.cpus}
+    words = [f"{count} {name}{'s' * (count != 1)}" for name, count in amounts.items() if count]
+    words += filter(None, (given.memory, given.time))
+    if stages.stage(step.node.stage).parallel:
+        words = [f"nodes {execution.nodes}, processes {execution.processes} each", *words]
+    return f"{execution.launcher} ({', '.join(words)})" if words else execution.launcher
 
 
 class MeasuredThroughputs:

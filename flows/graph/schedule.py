@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from cloze.core.errors import ClozeError, StoppedError, UsageError, describe_os_error
+from cloze.core.errors import ClozeError, StoppedError, describe_os_error
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage
-from cloze.flows.graph import stages
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.machine.slots import MachineResources, ResourceRequest
 
@@ -18,47 +17,25 @@ def resource_request(
 ) -> ResourceRequest:
     """Return the slots that a node of that stage requests, at most those of the machine.
 
-    A training takes one GPU and one core per process. A torch stage on the CPU takes `cpus`, or its
+    A training takes one GPU and one core per process. A torch stage on the CPU takes its cores, its
     threads, or all cores; a data stage takes one core per worker. With a launcher other than local
-    the request is empty: the agents take the GPUs of their own hosts.
+    it takes no slots here: the agents take those of their hosts.
     """
-    if execution.oversubscribe or (stage.parallel and execution.launcher != "local"):
+    if execution.oversubscribe or execution.launcher != "local":
         return ResourceRequest()
     processes = execution.processes if stage.parallel else 1
     if stage.on_gpu and machine.gpus and execution.device != "cpu":
         gpus = len(execution.gpu_ids) or min(processes, len(machine.gpus))
         return ResourceRequest(
             gpus=gpus,
-            cpus=min(execution.cpus or processes, machine.cpus),
+            cpus=min(execution.resources.cpus or processes, machine.cpus),
             gpu_ids=execution.gpu_ids,
         )
     if stage.worker == "cloze.model":
         default_cpus = processes * execution.threads if execution.threads else machine.cpus
     else:
         default_cpus = execution.workers if stage.worker else 1
-    return ResourceRequest(cpus=min(execution.cpus or default_cpus, machine.cpus))
-
-
-def in_place(steps: list[PlannedNode]) -> list[PlannedNode]:
-    """Return the steps.
-
-    Raises:
-        UsageError: a step needs a GPU of other hosts, where only parallel stages are started.
-    """
-    elsewhere = {
-        step.node.section: step.node.execution.launcher
-        for step in steps
-        if not step.cached and step.node.execution.launcher not in ("local", "srun")  # in a job
-        for stage in [stages.stage(step.node.stage)]
-        if stage.on_gpu and not stage.parallel
-    }
-    if elsewhere:
-        raise UsageError(
-            f"{', '.join(elsewhere)} would compute on this host, not where launcher "
-            f"{', '.join(sorted({*elsewhere.values()}))} starts trainings; give each section "
-            f"run: {{launcher: local}}, or run it in a job"
-        )
-    return steps
+    return ResourceRequest(cpus=min(execution.resources.cpus or default_cpus, machine.cpus))
 
 
 MOST_AT_ONCE = 32  # threads, for nodes that run or wait for slots; slots limit computation

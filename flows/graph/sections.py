@@ -4,7 +4,8 @@ A key of a section is a field of the stage's config, an input role (a list, or a
 `finetune@sst2-*`, if the role takes several), or one of:
 
     matrix    axes; each combination of their values makes an instance
-    run       execution settings of these nodes, over those of the run
+    run       execution settings of these nodes, over those of the run. Where they run may stand
+              beside it: launcher, resources, slurm_options, kubernetes_options, …
     when      always; available: leave out a node whose files do not exist, with the nodes that
               depend on it, and show that in the plan; never: build no node of the section
 
@@ -22,7 +23,7 @@ from cloze.core.config import parse_config
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import an
 from cloze.core.plugins import with_substitutes
-from cloze.core.stages.execution import Execution, without_other_launchers
+from cloze.core.stages.execution import LAUNCHER_FIELDS, Execution, without_other_launchers
 from cloze.core.stages.stage import BELOW, Stage, assign_input_keys, role_of
 from cloze.flows.graph import stages
 from cloze.flows.graph.nodes import InputSource, Node, resolve_subpath, stage_of
@@ -39,6 +40,27 @@ def mapping_at(values: Mapping[str, Any], key: str, above: str) -> Mapping[str, 
     if isinstance(found, Mapping | None):
         return found or {}
     raise UsageError(f"{above}{key} ({found!r}) must be a mapping of keys to values")
+
+
+# settings of `run` that a section may name by themselves: where its nodes run
+PLACE = ("launcher", "resources", *LAUNCHER_FIELDS)
+
+
+def fold_place(section: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the section with its launcher, resources and launcher's options below `run`.
+
+    Raises:
+        UsageError: one of them is there, too.
+    """
+    place = {key: value for key, value in section.items() if key in PLACE}
+    if not place:
+        return dict(section)
+    run = mapping_at(section, RUN, f"{name}.")
+    if twice := next((key for key in place if key in run), None):
+        raise UsageError(f"{name}.{twice} and {name}.{RUN}.{twice} are the same; leave one out")
+    return {key: value for key, value in section.items() if key not in PLACE} | {
+        RUN: {**run, **place}
+    }
 
 
 class Section:

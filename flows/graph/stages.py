@@ -56,14 +56,12 @@ def stage(name: str) -> Stage:
 
 
 def executable(name: str) -> Stage:
-    """Return the stage as this process executes it: in worker processes, if it declares a worker.
+    """Return the stage as this process executes it: where its launcher starts its processes.
 
     Raises:
         UsageError: the stage does not exist.
     """
     definition, table = stage(name), TOOLS if name in TOOLS else TABLE
-    if definition.worker is None:
-        return definition
     from cloze.flows.launch.coordinator import run_in_worker_processes  # heavy; plans need it not
 
     run = run_in_worker_processes(definition, table.reference(name))

@@ -21,6 +21,7 @@ The agent takes slots for its ranks' GPUs (`slots.py`), like any run on the host
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 import signal
@@ -98,28 +99,39 @@ class Agent:
 
     def _prepare(self) -> None:
         host_setup.check_host(self.launch, self.node, self.host)
-        self.acquire_gpus()
+        self.acquire_slots()
         # only node 0's is used
         self._send({"ready": True, "port": processes.free_ports(1, host="")[0]})
 
-    def acquire_gpus(self) -> None:
+    def acquire_slots(self) -> None:
         """Take one GPU slot per rank; the ranks then see these GPUs only.
+
+        A stage of one process also takes cores, and waits for its turn as long as it takes: a run
+        may start many of them at once.
 
         Raises:
             ClozeError: other processes do not release the GPUs in time.
         """
         launch, machine = self.launch, slots.machine()
-        if not launch.slots or launch.device == "cpu" or not machine.gpus:
+        on_gpu = launch.device != "cpu" and bool(machine.gpus)
+        if not launch.slots or not (on_gpu or launch.cpus):
             return
-        request = slots.ResourceRequest(gpus=launch.counts[self.node], gpu_ids=launch.gpu_ids)
-        deadline = time.monotonic() + BUSY_SECONDS + launch.grace_seconds
+        request = slots.ResourceRequest(
+            cpus=min(launch.cpus, 1 if on_gpu else machine.cpus),
+            gpus=launch.counts[self.node] if on_gpu else 0,
+            gpu_ids=launch.gpu_ids if on_gpu else (),
+        )
+        deadline = (
+            math.inf if launch.cpus else time.monotonic() + BUSY_SECONDS + launch.grace_seconds
+        )
         try:
             granted = self._slots.enter_context(
                 slots.acquire(
                     request, machine, launch.artifact, Job.read(launch.job).stage,
                     lambda: self._grace() is not None or time.monotonic() > deadline,
                     lambda: self._send({"waiting": (
-                        f"host {self.host} waits for GPUs: {slots.describe_holders(slots.GPU)}"
+                        f"host {self.host} waits for {'GPUs' if on_gpu else 'cores'}: "
+                        f"{slots.describe_holders(slots.GPU if on_gpu else slots.CPU)}"
                     )}),
                 )
             )  # fmt: skip

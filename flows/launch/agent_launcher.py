@@ -9,6 +9,7 @@ waited for the storage, does not count.
 from __future__ import annotations
 
 import errno
+import hashlib
 import logging
 import os
 import shutil
@@ -17,7 +18,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from cloze.core import errors, storage
@@ -52,6 +53,7 @@ POLL_SECONDS = 0.1
 HEAD_INTERVAL = 10.0  # between signs of life for agents that wait for the others
 GAP_SECONDS = 2.0  # between two polls: the coordinator or its storage stood still
 FULL_BYTES = 1 << 16  # less free disk space counts as full
+ALL_CPUS = 1 << 16  # of a host that has fewer
 RETAINED_LAUNCHES = 3  # launches whose files are kept
 
 
@@ -110,6 +112,9 @@ class AgentRankGroup:
     def __init__(self, launcher: AgentLauncher, work: LaunchRequest) -> None:
         execution, path = work.execution, work.build.path
         hosts = launcher.hosts(execution, work.processes)
+        if work.single:  # stages that run at once go to several hosts
+            host = hosts[hashlib.sha256(path.encode()).digest()[0] % len(hosts)]
+            hosts = [replace(host, count=1)]
         _forget_old(path)
         job_file, name = work.build.file(LOGS, JOB), f"{int(time.time())}-{uuid.uuid4().hex[:8]}"
         work.job.write(job_file)
@@ -129,7 +134,9 @@ class AgentRankGroup:
             grace_grows=execution.grace_seconds is None,
             device=execution.device,
             gpu_ids=execution.gpu_ids,
-            slots=not (launcher.allocates_gpus or execution.oversubscribe),
+            # stages of one process share what `salloc` has allocated
+            slots=not execution.oversubscribe and (work.single or not launcher.allocates_gpus),
+            cpus=(execution.resources.cpus or ALL_CPUS) if work.single else 0,
             token=work.token,
             addresses=tuple(host.address or host.name for host in hosts),
         )

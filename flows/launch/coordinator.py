@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts.checkpoints import start_attempt, start_launch
@@ -20,7 +21,7 @@ from cloze.core.errors import StoppedError, TimeLimitError, UsageError, shell_co
 from cloze.core.stages.execution import Execution, LaunchOptions
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.core.stages.worker import LOGS, Job, local_directory
-from cloze.flows.launch import cancel_requests, host_setup, protocol
+from cloze.flows.launch import cancel_requests, host_setup, protocol, site
 from cloze.flows.launch.cancel_requests import CancelPoll
 from cloze.flows.launch.hang_detection import ASLEEP_SECONDS
 from cloze.flows.launch.launch_result import launch_result
@@ -174,9 +175,10 @@ POLL_SECONDS = 0.5
 def run_in_worker_processes(
     stage: Stage, reference: str
 ) -> Callable[[StageConfig, BuildContext], StageResult]:
-    """Return a `Stage.run` that runs the stage in worker processes.
+    """Return a `Stage.run` that runs the stage in worker processes, where its launcher starts them.
 
-    A parallel stage has `execution.processes` ranks per host, others one process.
+    A parallel stage has `execution.processes` ranks per host, others one process on one host. A
+    stage without a worker runs in this process, unless a launcher other than local is chosen.
 
     Args:
         stage: the stage.
@@ -184,41 +186,64 @@ def run_in_worker_processes(
     """
 
     def run(config: StageConfig, build: BuildContext) -> StageResult:
+        is_child = build.execution.launcher == "local" and not stage.parallel
+        if is_child and stage.worker is None:
+            return stage.run(config, build)
+        execution = site.read().filled(placed(stage, build.execution))
+        build = replace(build, execution=execution)
         job = Job(
             stage=stage.name,
             reference=reference,
             config=config.model_dump(mode="json"),
             path=build.path,
             inputs=dict(build.inputs),
-            execution=build.execution.model_dump(mode="json"),
+            execution=execution.model_dump(mode="json"),
             fingerprint=build.fingerprint,
             build_id=build.build_id,
             # A launch has its own token: its ranks may outlive this attempt, and another attempt
             # may attach to them.
-            token="" if stage.parallel else build.token,
+            token=build.token if is_child else "",
         )
         foreign = host_setup.foreign_rank()
         if foreign is not None:
             if not stage.parallel:
                 raise UsageError(f"{stage.name} runs in one process; start it without torchrun")
-            host_setup.check_foreign(build.execution)
-        processes = build.execution.processes if stage.parallel else 1
+            host_setup.check_foreign(execution)
         work = LaunchRequest(
-            job=job, worker=f"{stage.worker}.worker", processes=processes, build=build
+            job=job,
+            worker=f"{stage.worker_package}.worker",
+            processes=execution.processes,
+            build=build,
+            single=not stage.parallel,
         )
-        launcher = protocol.LAUNCHERS.find(build.execution.launcher if stage.parallel else "local")
+        launcher = protocol.LAUNCHERS.find(execution.launcher)
         protocol.refuse_other_fields(build.execution)
-        launcher.check(build.execution)
+        launcher.check(execution)
         if foreign is None or foreign[0] == 0:  # torchrun's other ranks do not own the directory
-            if stage.parallel:
-                _make_room(build, launcher)
-                if not launcher.attaches:  # else it starts a launch only where none runs
-                    work = replace(work, launch=start_launch(build.path))
+            _make_room(build, launcher)
+            if not (launcher.attaches or is_child):  # else one is started only where none runs
+                work = replace(work, launch=start_launch(build.path))
             # They were meant for the launch before this one.
             cancel_requests.clear_requests(build.path)
         return run_with_restarts(launcher, work)
 
     return run
+
+
+def placed(stage: Stage, execution: Execution) -> Execution:
+    """Return the settings of the stage's processes: one on one host, unless it is parallel.
+
+    Hosts, processes and devices of a run's trainings are no business of its other stages.
+    """
+    if stage.parallel:
+        return execution
+    changes: dict[str, Any] = {"processes": 1, "nodes": 1, "min_processes": None}
+    if execution.launcher != "local":
+        # It saves nothing at a stop, so a scheduler need not wait for it.
+        changes["grace_seconds"] = execution.min_grace_seconds
+        changes |= {} if stage.on_gpu else {"device": "cpu"}
+        changes |= {} if execution.hostfile is None else {"min_nodes": 1}  # any that answers
+    return execution.model_copy(update=changes)
 
 
 class LaunchCoordinator:

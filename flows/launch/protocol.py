@@ -67,6 +67,7 @@ class LaunchRequest:
         launch: id of the launch (`cloze.core.artifacts.checkpoints`); empty if another process
             starts the ranks.
         token: id of this attempt to start ranks; empty if another process starts them.
+        single: the stage has one process, on one host.
     """
 
     job: Job
@@ -75,6 +76,7 @@ class LaunchRequest:
     build: BuildContext
     launch: str = ""
     token: str = ""
+    single: bool = False
 
     @property
     def execution(self) -> Execution:
@@ -188,6 +190,7 @@ class LaunchSpec:
         token: id of the attempt (`cloze.core.artifacts.checkpoints`); an agent with a superseded
             token ends its ranks.
         addresses: addresses under which other hosts reach the hosts, by node number.
+        cpus: cores that a stage of one process takes slots for; trainings take none.
     """
 
     artifact: str
@@ -205,6 +208,7 @@ class LaunchSpec:
     slots: bool = True
     token: str = ""
     addresses: tuple[str, ...] = ()
+    cpus: int = 0
 
     @property
     def fence(self) -> LaunchFence:

@@ -9,10 +9,8 @@ import fnmatch
 import json
 import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +22,7 @@ from cloze.core.errors import UsageError
 from cloze.core.processes import PARENT_PID
 from cloze.core.stages.execution import Execution, LaunchOptions
 from cloze.core.stages.worker import EVENTS_FD, LOGS, local_directory
+from cloze.flows.launch import site
 from cloze.flows.launch.agent_launcher import AgentLauncher
 from cloze.flows.launch.host_setup import last_line
 from cloze.flows.launch.protocol import (
@@ -144,7 +143,7 @@ class _Connections(AgentGroup):
         for node, name in enumerate(launch.hosts):
             with self._outputs[node].open("wb") as output:
                 client = subprocess.Popen(
-                    [*ssh(execution), name, agent_command(launch, node, execution)],
+                    [*ssh(execution), name, agent_command(launch, node)],
                     stdin=subprocess.PIPE,
                     stdout=output,
                     stderr=subprocess.STDOUT,
@@ -236,12 +235,13 @@ def ssh(execution: LaunchOptions) -> list[str]:
     ]
 
 
-def agent_command(launch: LaunchSpec, node: int, execution: LaunchOptions) -> str:
+def agent_command(launch: LaunchSpec, node: int) -> str:
     """Return the shell command that starts the agent on its host."""
-    path = os.environ.get("PYTHONPATH")
-    python = execution.remote_python or sys.executable
+    path, here = os.environ.get("PYTHONPATH"), site.read()
     agent = ["-m", "cloze.flows.launch.agent", launch.directory, str(node), "--leash"]
-    return "exec " + shlex.join(["env", *([f"PYTHONPATH={path}"] if path else []), python, *agent])
+    words = ["env", *([f"PYTHONPATH={path}"] if path else []), *here.words, *agent]
+    script = here.script(site.shell(words))
+    return site.shell(["bash", "-c", script]) if here.prologue else script
 
 
 def forwarded_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -127,7 +127,7 @@ class RunSession:
     def _plan(self) -> list[plan.PlannedNode]:
         named = self.parameters.model_dump(include={"only", "until", "force"})
         named |= {"start": self.parameters.start_from, "started": self.started_nodes.fingerprints}
-        return schedule.in_place(plan.plan(self.config, **named))
+        return plan.plan(self.config, **named)
 
     @property
     def directory(self) -> Path:
@@ -314,8 +314,10 @@ class RunSession:
             gpus = f"GPU {', '.join(gpu_ids)}" if gpu_ids else "no GPU"
             self.explain(f"{step.name}: {step.reason}; {request.cpus} cores, {gpus} reserved")
             granted: dict[str, Any] = {"gpu_ids": gpu_ids} if gpu_ids else {}
-            if execution.cpus and not execution.threads:
-                granted["threads"] = max(1, execution.cpus // execution.processes)
+            if (cpus := execution.resources.cpus) and not execution.threads:
+                granted["threads"] = max(1, cpus // execution.processes)
+            if execution.launcher != "local":
+                granted["resources"] = estimate.resources(step, self.estimates[step.name])
             execution = execution.model_copy(update=granted)
             with contextlib.ExitStack() as stack:
                 display = StageDisplay(step.name, self.screen, self._lines)

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cloze.core.humanize import elapsed, format_bytes, format_count, format_duration, labelled
-from cloze.flows.graph.estimate import Estimate
+from cloze.flows.graph.estimate import THIS_HOST, Estimate, place
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.views.terminal import MAX_LINES, ellipsized, group_instances, table_of
 
@@ -163,6 +163,22 @@ def format_total_seconds(estimates: Sequence[Estimate]) -> str:
     return f"{mark}{format_duration(sum(seconds))}"
 
 
+def _places(
+    steps: Sequence[PlannedNode], estimates: Mapping[str, Estimate]
+) -> dict[str, list[str]]:
+    """Return the plan's lines by where they run; nothing if all is on this host.
+
+    Of a section's instances, the one that takes longest is asked.
+    """
+    places: dict[str, list[str]] = {}
+    for row in rows(steps):
+        if pending := [step for step in row.steps if not step.cached]:
+            longest = max(pending, key=lambda step: estimates[step.name].seconds or 0.0)
+            where = place(longest, estimates[longest.name])
+            places.setdefault(where, []).append(row.name)
+    return {} if places.keys() <= {THIS_HOST} else places
+
+
 def left_out_lines(left_out: Mapping[str, str]) -> list[str]:
     """Return one line per reason, with the nodes that are left out."""
     by_reason: dict[str, list[str]] = {}
@@ -194,6 +210,8 @@ def show(
     for step in pending:
         if note := estimates[step.name].note:
             out.print(f"[dim]{escape(step.name)}: {escape(note)}[/]")
+    for where, names in _places(steps, estimates).items():
+        out.print(f"[dim]on {escape(where)}: {escape(', '.join(names))}[/]")
     forced = {step.name for step in pending if step.forced}
     if any(step.cached and forced.intersection(step.depends_on) for step in steps):
         out.print("[dim]Cached nodes that read a forced one run, too, if its content differs.[/]")

@@ -18,7 +18,8 @@ from pydantic import Field, ValidationError, ValidationInfo, field_validator
 from cloze.core import storage
 from cloze.core.config import Values
 from cloze.core.errors import UsageError, did_you_mean
-from cloze.core.stages.execution import AttemptOptions, Execution, LaunchOptions
+from cloze.core.stages.execution import Execution, LaunchOptions
+from cloze.flows.launch import site
 from cloze.flows.launch.protocol import LaunchSpec
 
 API = "trainer.kubeflow.org/v1alpha1"
@@ -60,11 +61,11 @@ class Options(Values):
     """Persistent volume claim as NAME:/PATH, mounted at the path that it has on this host.
     Repeatable."""
     cpu: str | None = None
-    """CPU cores per pod, such as 8."""
+    """CPU cores per pod, such as 8. Default: resources.cpus."""
     memory: str | None = None
-    """Memory per pod, such as 64Gi."""
+    """Memory per pod, such as 64Gi. Default: resources.memory."""
     gpus: int | None = Field(default=None, ge=0)
-    """GPUs per pod. Default: --processes, or 0 with --device cpu."""
+    """GPUs per pod. Default: resources.gpus, or --processes, or 0 with --device cpu."""
     gpu_resource: str = "nvidia.com/gpu"
     """Resource name of a GPU in the cluster."""
     shared_memory: str = "8Gi"
@@ -125,6 +126,9 @@ def options(execution: LaunchOptions) -> Options:
             )
         else:
             values[name] = value
+    here = site.read()
+    usual = {"image": here.container, "python": here.python}
+    values = {**{name: value for name, value in usual.items() if value}, **values}
     if "image" not in values:
         raise UsageError(
             "kubernetes_options (image) is missing; add --kubernetes-option image=REGISTRY/"
@@ -165,7 +169,7 @@ def train_job(
     _must_be_seen(path, options)
     trainer = {
         "image": options.image,
-        "command": ["sh", "-c", AGENT, options.python, launch.directory, name],
+        "command": ["sh", "-c", site.read().script(AGENT), options.python, launch.directory, name],
         "numNodes": launch.nodes,
         "numProcPerNode": max(launch.counts),
         "env": _environment(options),
@@ -203,11 +207,12 @@ def train_job(
     }
 
 
-def _deadline(execution: AttemptOptions) -> dict[str, int]:
-    """Return the limit for a cluster without a coordinator: `timeout_minutes` and the grace."""
-    if execution.timeout_minutes is None:
+def _deadline(execution: Execution) -> dict[str, int]:
+    """Return the limit for a cluster without a coordinator: the shorter time, and the grace."""
+    limits = [limit for limit in (execution.timeout_minutes, execution.resources.minutes) if limit]
+    if not limits:
         return {}
-    seconds = 60 * execution.timeout_minutes + execution.scheduler_grace_seconds + GRACE_MARGIN
+    seconds = 60 * min(limits) + execution.scheduler_grace_seconds + GRACE_MARGIN
     return {"activeDeadlineSeconds": math.ceil(seconds)}
 
 
@@ -236,10 +241,12 @@ def _environment(options: Options) -> list[dict[str, Any]]:
 
 
 def _resources(launch: LaunchSpec, execution: Execution, options: Options) -> dict[str, Any]:
+    given = execution.resources
     default_gpus = 0 if execution.device == "cpu" else max(launch.counts)
-    gpus = default_gpus if options.gpus is None else options.gpus
-    sizes = {"cpu": options.cpu, "memory": options.memory, options.gpu_resource: str(gpus or "")}
-    amounts = {name: amount for name, amount in sizes.items() if amount}
+    gpus = next(count for count in (options.gpus, given.gpus, default_gpus) if count is not None)
+    memory = options.memory or (given.memory and f"{given.memory}i")
+    sizes = {"cpu": options.cpu or given.cpus, "memory": memory, options.gpu_resource: gpus}
+    amounts = {name: str(amount) for name, amount in sizes.items() if amount}
     return {"requests": amounts, "limits": amounts} if amounts else {}
 
 

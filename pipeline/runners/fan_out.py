@@ -17,6 +17,7 @@ from typing import Any
 
 from cloze.core import errors, storage
 from cloze.core.arrow import release_memory_to_os
+from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.artifacts.claim import Fence
 from cloze.core.errors import ClozeError, SupersededError, error_class, error_event
 from cloze.core.stages.stage import BuildContext
@@ -75,7 +76,7 @@ class _Unit:
         function: Callable[[Any], dict[str, Any]],
         results: str,
         directory: str,
-        fence: Fence,
+        fence: Fence | LaunchFence,
         units: str = "",
     ) -> None:
         self.function, self.results, self.units = function, results, units
@@ -91,8 +92,8 @@ class _Unit:
             result_file = storage.join(self.results, place + DONE)
             if not storage.has_file(result_file):
                 with (
-                    storage.changing_after(self.fence.out, self.fence.check),
-                    storage.hashing_written(self.fence.out) as written,
+                    storage.changing_after(self.fence.path, self.fence.check),
+                    storage.hashing_written(self.fence.path) as written,
                 ):
                     try:
                         result = self.function(unit)

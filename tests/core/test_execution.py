@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
 from cloze.core.options import field_docs
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import Execution, Resources
 from tests import contracts
 
 
@@ -31,7 +32,55 @@ def test_every_field_describes_itself() -> None:
 
 def test_every_option_is_as_recorded() -> None:
     recorded = contracts.recorded("execution")
-    assert list(contracts.values_of(Execution)) == recorded[: len(Execution.model_fields)]
+    found = list(contracts.values_of(Execution))
+    assert found == recorded[: len(found)]
+    assert len(found) >= len(Execution.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"memory": "24G"}, ("24G", None)),
+        ({"memory": " 24GiB"}, ("24G", None)),
+        ({"memory": "800MB"}, ("800M", None)),
+        ({"time": "90m"}, (None, 90)),
+        ({"time": "12h"}, (None, 720)),
+        ({"time": "1h30m"}, (None, 90)),
+        ({"time": "61s"}, (None, 2)),
+        ({"time": "02:00:00"}, (None, 120)),
+        ({"time": "1-12:00:01"}, (None, 2161)),
+        ({"memory": "24"}, "such as 24G or 800M"),
+        ({"memory": "1.5G"}, "such as 24G or 800M"),
+        ({"memory": "24g"}, "such as 24G or 800M"),
+        ({"time": "12:00"}, "must look like 90m, 12h or 1-12:00:00"),
+        ({"time": "0s"}, "must look like 90m, 12h or 1-12:00:00"),
+        ({"time": "soon"}, "must look like 90m, 12h or 1-12:00:00"),
+        ({"time": 90}, "must look like 90m, 12h or 1-12:00:00"),
+        ({"memory": 24}, "such as 24G or 800M"),
+        ({"memory": 0}, "such as 24G or 800M"),
+        ({"gpus": -1}, "greater than or equal to 0"),
+        ({"cpus": 0}, "greater than or equal to 1"),
+        ({"gpu": 1}, "did you mean 'gpus'"),
+    ],
+)
+def test_resources_have_units(values: dict[str, Any], expected: Any) -> None:
+    if isinstance(expected, str):
+        with pytest.raises(UsageError, match=rf"run\.resources\.\w+.*{re.escape(expected)}"):
+            parse_config(Execution, {"resources": values}, "run")
+        return
+    found = parse_config(Execution, {"resources": values}, "run").resources
+    assert (found.memory, found.minutes) == expected
+    assert Resources.model_validate(found.model_dump()) == found
+
+
+def test_settings_that_earlier_versions_wrote_are_read() -> None:
+    earlier = {"cpus": 3, "remote_python": None}
+    assert Execution.model_validate(earlier).resources.cpus == 3
+    own = {"cpus": 3, "resources": {"cpus": 4}}
+    assert Execution.model_validate(own).resources.cpus == 4
+    assert Execution.model_validate({"cpus": None}) == Execution()
+    with pytest.raises(UsageError, match=r"remote_python \(py\) is launcher\.python in the site"):
+        parse_config(Execution, {"remote_python": "py"}, "run")
 
 
 @pytest.mark.parametrize(

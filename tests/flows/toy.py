@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from cloze.core import storage
@@ -75,6 +76,8 @@ def run(config: ToyConfig, build: BuildContext) -> StageResult:
             time.sleep(0.02)
         storage.write_bytes(build.file("_again"), b"")
         raise StoppedError("stopped at step 7, checkpoint saved; run again to continue")
+    while config.act == "wait" and not storage.exists(build.file("_go")):
+        time.sleep(0.02)
     if config.act == "slow":
         build.report.progress(1, 3, "steps", {})
         while not stop:
@@ -106,3 +109,4 @@ def _faults_of_the_second() -> int:
 
 
 STAGE = Stage(name="toy", version=1, config=ToyConfig, run=run, worker="tests.flows", parallel=True)
+SINGLE = replace(STAGE, name="toy-single", parallel=False)

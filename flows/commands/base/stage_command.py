@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 # prefixes of the Python parameter names
 OF_CONFIG, OF_EXECUTION, OF_INPUTS = ("config__", "execution__", "input__")
 # fields of Execution that only a run of several nodes uses
-RUN_ONLY_FIELDS = frozenset({"cpus", "oversubscribe", "retries", "retry_seconds"})
+RUN_ONLY_FIELDS = frozenset({"oversubscribe", "retries", "retry_seconds"})
 PROCESS_OPTIONS = frozenset({"threads", "timeout_minutes"})
 SINGLE_GPU_OPTIONS = PROCESS_OPTIONS | {"device", "gpu_ids"}
 
@@ -292,7 +292,13 @@ def run_stage(
     if arguments.out is None and arguments.transient:
         import tempfile
 
-        with tempfile.TemporaryDirectory(prefix="cloze-") as directory:
+        from cloze.flows.graph.plan import runs_directory
+
+        run = {**arguments.execution, **(arguments.overrides.get("run") or {})}
+        # where a job on another host sees it
+        shared = None if run.get("launcher", "local") == "local" else runs_directory().absolute()
+        os.makedirs(shared or ".", exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="cloze-", dir=shared) as directory:
             _build(replace(arguments, out=f"{directory}/{arguments.stage}"), more)
     else:
         _build(replace(arguments, transient=False), more)

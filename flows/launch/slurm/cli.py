@@ -18,6 +18,7 @@ from cloze.flows.launch import cancel_requests, event_files
 from cloze.flows.launch.host_setup import last_line, run_command
 from cloze.flows.launch.protocol import LaunchRequest, RankEvent
 
+PARTITION, PROGRAM = "--partition", "cloze: "
 POLL_SECONDS = (1.0, 15.0)  # poll interval of the queue: first and longest
 QUEUED = frozenset(
     {"PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SUSPENDED", "STOPPED"}
@@ -75,6 +76,16 @@ def check() -> None:
             f"launcher slurm needs {absent[0]}, which is not on this machine; run it on a login "
             f"node of the cluster"
         )
+
+
+def has_gpus(options: Sequence[str]) -> bool:
+    """Return whether the partition that sbatch options name, or else the default one, has GPUs."""
+    words = (option.partition("=") for option in options)
+    names = [value or name[2:] for name, _, value in words if name[:2] == "-p" or name == PARTITION]
+    result = run_command("sinfo", "--noheader", "--format=%P|%G")
+    rows = [line.strip().partition("|") for line in result.stdout.splitlines()]
+    chosen = [gres for name, _, gres in rows if (name in names if names else name.endswith("*"))]
+    return any("gpu" in gres for gres in chosen)
 
 
 def submit(script: str) -> str:
@@ -305,10 +316,11 @@ class FollowedJob:
         outcome = {
             "CANCELLED": "was cancelled",
             "TIMEOUT": (
-                "reached its time limit before it could stop; raise it with --slurm-option --time=…"
+                "reached its time limit before it could stop; raise resources.time or "
+                "--slurm-option --time=…"
             ),
             "OUT_OF_MEMORY": (
-                "used more memory than requested; request more with --slurm-option --mem=…"
+                "used more memory than requested; raise resources.memory or --slurm-option --mem=…"
             ),
         }.get(
             self._status.state,
@@ -316,11 +328,17 @@ class FollowedJob:
             + (f" ({self._status.reason})" if self._status.reason else ""),
         )
         when = "" if self._start is not None else " before it started"
+        last = last_line(Path(self._log))
+        if when and last.startswith(PROGRAM):  # the batch script said what is wrong
+            return UsageError(
+                f"{last.removeprefix(PROGRAM)} in Slurm's job {self._job}; its output is in "
+                f"{self._log}"
+            )
         if self._end is not None:
             when = f" after it was requeued ({self._end['error']})"
-        said = f": {line}" if (line := last_line(Path(self._log))) else ""
         return ClozeError(
-            f"Slurm's job {self._job} {outcome}{when}{said}; its output is in {self._log}"
+            f"Slurm's job {self._job} {outcome}{when}{last and f': {last}'}; its output is in "
+            f"{self._log}"
         )
 
     def stop(self, grace: float) -> None:

@@ -23,9 +23,9 @@ from cloze.core.artifacts.checkpoints import start_attempt
 from cloze.core.artifacts.lock import locked
 from cloze.core.errors import ClozeError, StoppedError, UsageError, error_event
 from cloze.core.stages.execution import Execution
-from cloze.core.stages.stage import BuildContext, Reporter, SafeReporter, StageResult
+from cloze.core.stages.stage import SCRATCH, BuildContext, Reporter, SafeReporter, StageResult
 from cloze.core.stages.worker import LOGS, Job, PipeReporter, local_directory
-from cloze.flows.launch import cancel_requests, coordinator, event_files, protocol
+from cloze.flows.launch import cancel_requests, coordinator, event_files, protocol, site
 from cloze.flows.launch.agent_launcher import AgentLauncher
 from cloze.flows.launch.host_setup import last_line
 from cloze.flows.launch.protocol import AgentGroup, Host, Launcher, LaunchRequest, LaunchSpec
@@ -35,7 +35,7 @@ from cloze.flows.launch.slurm.launcher import WORK
 
 END_SECONDS = 20.0  # for srun to end its processes
 # srun numbers the nodes; `exec` lets the agent receive Slurm's signals.
-AGENT = 'exec "$0" -m cloze.flows.launch.agent "$1" "$SLURM_NODEID"'
+AGENT = 'exec "$@" "$SLURM_NODEID"'
 
 
 class SrunLauncher(AgentLauncher):
@@ -78,7 +78,8 @@ class _Step(AgentGroup):
                     "--ntasks-per-node=1",
                     f"--nodelist={','.join(names)}", "--kill-on-bad-exit=0", "--wait=0",
                     "--cpu-bind=none", "--overlap", "--export=ALL",
-                    "sh", "-c", AGENT, execution.remote_python or sys.executable, launch.directory,
+                    "sh", "-c", AGENT, "sh", *site.read().words, "-m", "cloze.flows.launch.agent",
+                    launch.directory,
                 ],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -130,9 +131,9 @@ def _run(directory: str, report: Reporter) -> tuple[StageResult, BuildContext]:
     content = event_files.read_json(storage.join(directory, WORK))
     assert content is not None  # written before the job was submitted
     job, hosts = Job(**content["job"]), slurm_cli.nodes()
-    execution = Execution.model_validate(
-        {**job.execution, "launcher": "srun", "nodes": len(hosts), "slurm_options": ()}
-    )
+    # all that the job has is the stage's, so agents need no slots
+    changes = {"launcher": "srun", "nodes": len(hosts), "slurm_options": (), "oversubscribe": True}
+    execution = Execution.model_validate({**job.execution, **changes})
     build = BuildContext(
         path=job.path,
         inputs=job.inputs,
@@ -149,6 +150,7 @@ def _run(directory: str, report: Reporter) -> tuple[StageResult, BuildContext]:
         processes=content["processes"],
         build=build,
         launch=content.get("launch", ""),
+        single=content.get("single", False),
     )
     launcher = protocol.LAUNCHERS.find(execution.launcher)
     launcher.check(execution)
@@ -184,13 +186,14 @@ def _why_not_again(directory: str, path: str) -> str | None:
     if cancel_requests.cancel_requested(path):
         return "it was cancelled"
     steps, file = checkpoints.complete_steps(path), storage.join(directory, IDLE)
-    newest = steps[-1] if steps else None
+    scratch = storage.list_files(storage.join(path, SCRATCH))  # a data stage's finished units
+    newest = steps[-1] if steps else len(scratch) or None
     previous = event_files.read_json(file)
     requeues = previous["times"] + 1 if previous is not None and previous["newest"] == newest else 0
     if requeues >= MOST_IDLE:
         return (
             f"it was queued {requeues} times without a new checkpoint; give it more time "
-            f"(--slurm-option --time=…)"
+            f"(resources.time, --slurm-option --time=…)"
         )
     event_files.write_json(file, {"newest": newest, "times": requeues})
     return None

@@ -18,7 +18,6 @@ from __future__ import annotations
 import dataclasses
 import math
 import shlex
-import sys
 import time
 from collections.abc import Callable
 from typing import Any
@@ -29,7 +28,7 @@ from cloze.core.errors import ClozeError, UsageError
 from cloze.core.processes import wait_until
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
-from cloze.flows.launch import cancel_requests, event_files
+from cloze.flows.launch import cancel_requests, event_files, site
 from cloze.flows.launch.cancel_requests import cancel_result
 from cloze.flows.launch.protocol import Detached, Launcher, LaunchRequest, RankGroup
 from cloze.flows.launch.slurm import cli as slurm_cli
@@ -53,6 +52,15 @@ RESERVED = {  # sbatch options set by the launcher -> what to use instead
 }  # fmt: skip
 
 
+# sbatch options that say the same as a field of `resources`
+SAME = {
+    "gpus": ("--gpus-per-node", "--gpus", "-G", "--gres", "--gpus-per-task", "--gpus-per-socket"),
+    "cpus": ("--cpus-per-task", "-c", "--cpus-per-gpu", "--exclusive"),
+    "memory": ("--mem", "--mem-per-cpu", "--mem-per-gpu"),
+    "time": ("--time", "-t"),
+}
+
+
 class SlurmLauncher(Launcher):
     """See `protocol.Launcher`."""
 
@@ -60,8 +68,7 @@ class SlurmLauncher(Launcher):
 
     def check(self, execution: Execution) -> None:
         for option in execution.slurm_options:
-            # the value of a short option follows at once, as in -N4
-            name = option.partition("=")[0] if option.startswith("--") else option[:2]
+            name = _name(option)
             if not option.startswith("-") or " " in option.partition("=")[0]:
                 raise UsageError(
                     f"slurm_options ({option!r}) must look like --NAME=VALUE, such as "
@@ -83,6 +90,33 @@ class SlurmLauncher(Launcher):
         if (job := living(path)) is None:
             return None
         return Detached(f"Slurm's job {job}", lambda report: cancel(path, job, report))
+
+
+def _name(option: str) -> str:
+    """Return the name of an sbatch option; a short one's value follows at once, as in -N4."""
+    return option.partition("=")[0] if option.startswith("--") else option[:2]
+
+
+def _resource_options(execution: Execution, *, single: bool) -> list[str]:
+    """Return the sbatch options of the resources, without those that `slurm_options` set.
+
+    A stage of one process on a GPU gets one, if its partition has any and nobody says how many.
+    """
+    resources, given = execution.resources, {*map(_name, execution.slurm_options)}
+    gpus, is_named = resources.gpus, given.intersection(SAME["gpus"])
+    if gpus is None and single and execution.device != "cpu" and not is_named:
+        gpus = int(slurm_cli.has_gpus(execution.slurm_options))
+    options = {
+        "gpus": gpus and f"--gpus-per-node={gpus}",
+        "cpus": resources.cpus and f"--cpus-per-task={resources.cpus}",
+        "memory": resources.memory and f"--mem={resources.memory}",
+        "time": resources.minutes and f"--time={resources.minutes}",
+    }
+    return [
+        option
+        for field, option in options.items()
+        if option and not given.intersection(SAME[field])
+    ]
 
 
 def _unrecorded_job(directory: str, work: LaunchRequest) -> str | None:
@@ -150,6 +184,7 @@ def _submit(directory: str, work: LaunchRequest) -> str:
         "job": dataclasses.asdict(work.job),
         "worker": work.worker,
         "processes": work.processes,
+        "single": work.single,
         "launch": start_launch(work.build.path),
     }
     event_files.write_json(storage.join(directory, WORK), description)
@@ -190,16 +225,17 @@ def batch_script(work: LaunchRequest, directory: str) -> str:
     options = [
         f"--job-name={job_name(work.job)}", f"--nodes={execution.nodes}",
         "--dependency=singleton",  # Slurm runs one job per name at a time
-        "--ntasks-per-node=1", f"--signal=B:TERM@{stop_seconds}", "--requeue",
+        "--ntasks-per-node=1", *_resource_options(execution, single=work.single),
+        f"--signal=B:TERM@{stop_seconds}", "--requeue",
         "--open-mode=append", f"--output={directory}/%j.log", *execution.slurm_options,
     ]  # fmt: skip
-    python = execution.remote_python or sys.executable
+    here, main = site.read(), "cloze.flows.launch.slurm.job"
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH {shlex.quote(option)}" for option in options),
         f"# {stage} in {work.build.path}: the head of a batch job, on its first node. It stops "
         f"{stop_seconds} s before the time limit.",
-        f"exec {shlex.quote(python)} -m cloze.flows.launch.slurm.job {shlex.quote(directory)}",
+        here.script(site.shell([here.host_python, "-m", main, directory])),
     ]
     return "\n".join(lines) + "\n"
 

@@ -109,7 +109,6 @@ FIELDS = [  # flag, key of --set, value on the command line, in the job
     (["--betas", "0.9", "0.98"], "betas=[0.9, 0.98]", "config", "betas", [0.9, 0.98]),
     (["--milestone-word", "5"], "milestone_words=[5]", "config", "milestone_words", [5]),
     (["--hang-seconds", "5"], "run.hang_seconds=5", "execution", "hang_seconds", 5.0),
-    (["--remote-python", "py"], "run.remote_python=py", "execution", "remote_python", "py"),
     (["--profile-steps", "3"], "run.profile_steps=3", "execution", "profile_steps", 3),
 ]
 

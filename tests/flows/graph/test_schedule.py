@@ -7,17 +7,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
 from cloze.core.config import StageConfig
 from cloze.core.errors import DataError, StoppedError, UsageError
 from cloze.core.stages.execution import Execution
-from cloze.flows.graph import stages
 from cloze.flows.graph.nodes import Node
 from cloze.flows.graph.plan import PlannedNode
-from cloze.flows.graph.schedule import Frontier, NodeFailures, in_place, run_graph
+from cloze.flows.graph.schedule import Frontier, NodeFailures, run_graph
 
 
 def step(name: str, *after: str) -> PlannedNode:
@@ -49,42 +47,6 @@ GRAPH = [
     step("e", "c"),
     step("f", "d", "e"),
 ]
-
-
-def is_in_one_process(name: str) -> bool:
-    stage = stages.stage(name)
-    return stage.on_gpu and not stage.parallel
-
-
-ALONE = [name for name in stages.TABLE if is_in_one_process(name)]
-
-
-def elsewhere(stage: str, launcher: str, cached: bool = False) -> list[PlannedNode]:
-    first = step("first")
-    node = replace(first.node, stage=stage, execution=Execution(launcher=launcher))
-    return [replace(first, node=node, cached=cached)]
-
-
-def test_the_stages_of_one_process_are_these() -> None:
-    assert {"evaluate", "perplexity", "likelihood", "heads", "probe", "layers", "prune"} <= {*ALONE}
-    assert not {"pretrain", "finetune", "corpus"} & {*ALONE}
-
-
-@pytest.mark.parametrize("stage", ALONE)
-@pytest.mark.parametrize("launcher", ["slurm", "ssh", "kubernetes"])
-def test_what_a_launcher_cannot_start_is_refused_before_anything_runs(
-    stage: str, launcher: str
-) -> None:
-    with pytest.raises(UsageError, match=f"launcher {launcher} .*launcher: local"):
-        in_place(elsewhere(stage, launcher))
-    assert in_place(elsewhere(stage, launcher, cached=True))
-    assert in_place(elsewhere(stage, "srun"))
-    assert in_place(elsewhere(stage, "local"))
-
-
-@pytest.mark.parametrize("stage", ["pretrain", "finetune", "corpus", "vocab", "dataset"])
-def test_trainings_and_data_go_as_before(stage: str) -> None:
-    assert in_place(elsewhere(stage, "slurm"))
 
 
 class Run:

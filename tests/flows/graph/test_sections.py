@@ -4,13 +4,14 @@ told.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cloze.core.errors import UsageError
-from cloze.core.stages.execution import Execution
-from cloze.flows.graph.config import RunConfig
+from cloze.core.stages.execution import LAUNCHER_FIELDS, Execution, Resources
+from cloze.flows.graph.config import RunConfig, load
 from cloze.flows.graph.nodes import InputSource, Node
 
 BASE: dict[str, Any] = {
@@ -41,6 +42,53 @@ def test_a_section_with_another_launcher_does_not_get_the_runs_options_for_its_o
     found = nodes(run=run, pretrain={}, finetune={"run": {"launcher": "local", "nodes": 1}})
     assert found["pretrain"].execution.slurm_options == ("--partition=gpu",)
     assert found["finetune"].execution == Execution()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("launcher", "slurm"),
+        ("resources", {"gpus": 1, "cpus": 4, "memory": "24G", "time": "2h"}),
+        ("slurm_options", ["--partition=gpu"]),
+        ("kubernetes_options", ["image=a"]),
+        ("ssh_options", ["Port=1"]),
+        ("hostfile", "hosts"),
+        ("min_nodes", 1),
+    ],
+)
+@pytest.mark.parametrize("stage", ["corpus", "vocab", "pretrain", "evaluate", "report"])
+def test_where_a_node_runs_may_stand_in_its_section(stage: str, field: str, value: Any) -> None:
+    base = {**BASE, "pretrain": {}, "finetune": {}, "evaluate": {}, "report": {}}
+    launcher = {"launcher": LAUNCHER_FIELDS[field]} if field in LAUNCHER_FIELDS else {}
+    beside = {**base[stage], field: value, **launcher}
+    below = {**base[stage], "run": {field: value, **launcher}}
+    found = [RunConfig({**base, stage: each}, "toy").nodes for each in (beside, below)]
+    assert found[0] == found[1]
+    assert found[0][stage].execution != Execution()
+    other = "dataset" if stage != "dataset" else "vocab"
+    assert found[0][other].execution == Execution()
+
+
+def test_a_launcher_named_twice_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"vocab\.launcher and vocab\.run\.launcher are the same; leave one out"
+    ):
+        nodes(vocab={"launcher": "slurm", "run": {"launcher": "local"}})
+
+
+def test_an_override_in_one_form_changes_what_the_other_says(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(
+        "corpus: {sources: [{kind: books, path: x}], launcher: slurm, resources: {cpus: 2}}\n"
+        "vocab: {run: {launcher: slurm}}\n"
+        "vocab@b: {launcher: ssh, hostfile: h}\n"
+    )
+    changed = {"corpus": {"run": {"launcher": "local"}, "resources": {"memory": "1G"}},
+               "vocab": {"launcher": "local"}}  # fmt: skip
+    found = load(str(file), changed).nodes
+    assert found["corpus"].execution.launcher == found["vocab"].execution.launcher == "local"
+    assert found["corpus"].execution.resources == Resources(cpus=2, memory="1G")
+    assert found["vocab@b"].execution.launcher == "ssh"
 
 
 def test_inputs_are_the_nearest_before() -> None:

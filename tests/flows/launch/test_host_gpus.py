@@ -67,13 +67,13 @@ def test_it_takes_what_is_free_and_says_who_has_the_rest(
     monkeypatch.setattr(agent, "BUSY_SECONDS", 0.5)
     with taken(1):
         first = agent_of(tmp_path / "first")
-        first.acquire_gpus()
+        first.acquire_slots()
         assert first.launch.gpu_ids == ("1",)
         assert {(one.slot, one.run, one.node) for one in slots.holders()} >= {
             ("gpu-1", str(tmp_path / "first"), "toy")
         }
         with pytest.raises(ClozeError) as caught:
-            agent_of(tmp_path / "second").acquire_gpus()
+            agent_of(tmp_path / "second").acquire_slots()
         assert (
             caught.value.exit_code == ClozeError.exit_code
         )  # it may pass: bad usage is never tried again
@@ -90,7 +90,7 @@ def test_what_is_shared_on_purpose_or_needs_none_takes_none(
 ) -> None:
     with taken(2):
         one = agent_of(tmp_path / "a", **changes)
-        one.acquire_gpus()
+        one.acquire_slots()
         assert one.launch.gpu_ids == ()
 
 
@@ -153,5 +153,5 @@ def test_who_trains_there_may_take_its_grace_to_save(
     monkeypatch.setattr(agent, "time", SimpleNamespace(monotonic=lambda: now))
     monkeypatch.setattr(slots, "acquire", acquire)
     with pytest.raises(ClozeError, match="too few free GPUs"):
-        agent_of(tmp_path / "a", grace_seconds=grace).acquire_gpus()
+        agent_of(tmp_path / "a", grace_seconds=grace).acquire_slots()
     assert gave_up == [1000.0 + agent.BUSY_SECONDS + grace + 1.0]

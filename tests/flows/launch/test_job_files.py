@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import UsageError
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import Execution, Resources
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import Job
 from cloze.flows.launch.protocol import LaunchSpec
@@ -70,10 +70,13 @@ def test_others_are_passed_on(slurm: launcher.SlurmLauncher) -> None:
 @pytest.mark.parametrize(
     ("python", "shown"), [(None, sys.executable), ("/opt/a b/python", "'/opt/a b/python'")]
 )
-def test_the_batch_script(python: str | None, shown: str) -> None:
-    how = Execution(
-        launcher="slurm", nodes=3, remote_python=python, slurm_options=("--comment=a b", "-pgpu")
-    )
+def test_the_batch_script(
+    python: str | None, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if python is not None:
+        (tmp_path / "site.yaml").write_text(f"launcher: {{python: {python}}}")
+        monkeypatch.setenv("CLOZE_SITE", str(tmp_path / "site.yaml"))
+    how = Execution(launcher="slurm", nodes=3, slurm_options=("--comment=a b", "-pgpu"))
     build = BuildContext(path="/runs/x", inputs={}, execution=how, fingerprint="f")
     job = Job(stage="toy", reference="r", config={}, path="/runs/x", inputs={}, execution={}, fingerprint="f",
               build_id="0123456789abcdefghi")  # fmt: skip
@@ -184,6 +187,25 @@ def test_what_is_asked_for() -> None:
     assert (
         "resourcesPerNode" not in train_job(IMAGE, "claim=d:/data", device="cpu")["spec"]["trainer"]
     )
+
+
+@pytest.mark.parametrize(
+    ("options", "amounts"),
+    [
+        ((), {"cpu": "4", "memory": "24Gi", "nvidia.com/gpu": "2"}),
+        (("cpu=8",), {"cpu": "8", "memory": "24Gi", "nvidia.com/gpu": "2"}),
+        (("memory=1Gi", "gpus=0"), {"cpu": "4", "memory": "1Gi"}),
+        (("gpu-resource=amd.com/gpu",), {"cpu": "4", "memory": "24Gi", "amd.com/gpu": "2"}),
+    ],
+)
+def test_resources_of_a_pod(options: tuple[str, ...], amounts: dict[str, str]) -> None:
+    """One pod of one process; an option of the launcher that says the same counts before them."""
+    given = Resources(gpus=2, cpus=4, memory="24G", time="2h")
+    job = train_job(IMAGE, "claim=d:/data", *options, resources=given, grace_seconds=0)
+    trainer = job["spec"]["trainer"]
+    assert (trainer["numNodes"], trainer["numProcPerNode"]) == (1, 1)
+    assert trainer["resourcesPerNode"] == {"requests": amounts, "limits": amounts}
+    assert job["spec"]["activeDeadlineSeconds"] == 7200 + 15
 
 
 @pytest.mark.parametrize(

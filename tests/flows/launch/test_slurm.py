@@ -186,7 +186,7 @@ def test_a_job_that_is_taken_out_of_the_queue_again_is_no_stop(
 
     meanwhile(heard, lambda: len(list(out.glob("_pid-?"))) == 2, queue_and_cancel)
     with pytest.raises(
-        ClozeError, match=r"was cancelled when it had been queued again \(stopped at step 7"
+        ClozeError, match=r"was cancelled after it was requeued \(stopped at step 7"
     ) as caught:
         run(out, heard, "twice")
     assert not isinstance(caught.value, StoppedError)
