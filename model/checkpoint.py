@@ -24,11 +24,10 @@ import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, TypedDict, cast
+from typing import Any, NotRequired, TypedDict, Unpack, cast
 
 import torch
 from pydantic import ValidationError
-from typing_extensions import NotRequired, Unpack
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact, checkpoint_files, checkpoints

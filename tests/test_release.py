@@ -6,8 +6,8 @@ import gzip
 import importlib.util
 import io
 import subprocess
-import sys
 import tarfile
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -16,11 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.conftest import REPOSITORY
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 Members = list[tuple[str, bytes, int, str, int]]
 

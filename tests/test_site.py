@@ -6,6 +6,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -17,11 +18,6 @@ from cloze.core.options import field_docs
 from cloze.flows.cli import cloze, command_names, main
 from cloze.flows.graph.stages import TABLE
 from cloze.model.families.hub_format import exportable
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 HOOK = Path(__file__).parents[1] / "docs" / "reference_pages.py"
 

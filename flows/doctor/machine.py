@@ -145,9 +145,9 @@ print(json.dumps({"version": torch.__version__, "cuda": torch.version.cuda, "ncc
 
 
 def python() -> Iterator[Finding]:
-    is_supported = (3, 10) <= sys.version_info[:2] <= (3, 13)
+    is_supported = (3, 11) <= sys.version_info[:2] <= (3, 13)
     yield Finding(
-        "python", platform.python_version(), ok=is_supported, fix="use Python 3.10 to 3.13"
+        "python", platform.python_version(), ok=is_supported, fix="use Python 3.11 to 3.13"
     )
 
 

@@ -110,7 +110,7 @@ def _first_in_time(receive: Receive, send: Send) -> Receive:
         is_first = next(received) == 1  # 0: the connection
         try:
             return await asyncio.wait_for(receive(), FIRST_SECONDS if is_first else None)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             await send({"type": "websocket.close", "code": 1008, "reason": "no login"})
             return {"type": "websocket.disconnect", "code": 1008}
 

@@ -20,7 +20,7 @@ from cloze.model.layers.layout import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 
 @dataclass(eq=False)

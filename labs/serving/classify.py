@@ -28,7 +28,7 @@ from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Unpack
 
 METHODS = {"labels": "classify", "scores": "score", "choices": "choose"}  # by kind of answer
 Floats = npt.NDArray[np.float32]

@@ -29,7 +29,7 @@ from cloze.model.use.verb import Verb
 from cloze.model.use.word_vectors import Span, between_spaces, words_of
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing import Unpack
 
 
 # {"answer": str, "score": probability, "start": int, "end": int}, see `answer_batch`.

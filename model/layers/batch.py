@@ -20,7 +20,7 @@ from cloze.model.layers.layout import BatchLayout
 from cloze.pipeline.dataset.schema import NO_PAIR
 
 if TYPE_CHECKING:
-    from typing_extensions import NotRequired
+    from typing import NotRequired
 
 # Label that the losses ignore: a row without a pair, or filler of the masked positions.
 IGNORE_INDEX = NO_PAIR

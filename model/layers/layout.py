@@ -31,7 +31,7 @@ from cloze.model.layers.attention_kernels import (
 )
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 # Minimum ratio of row length to one-sided window for computing attention in bands.
 BAND_PAYS = 4

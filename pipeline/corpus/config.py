@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, PrivateAttr, model_validator
-from typing_extensions import Self
 
 from cloze.core.artifacts import fingerprints
 from cloze.core.errors import UsageError, did_you_mean

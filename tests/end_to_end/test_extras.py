@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,12 +20,6 @@ from tests import warm, warm_forks
 from tests.conftest import REPOSITORY
 from tests.end_to_end import hiding
 from tests.slices import few
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-
 
 MODULES = {  # of the distributions whose module has another name
     "apache-beam": "apache_beam", "backports-zstd": "backports", "lxml-html-clean": "lxml_html_clean",

@@ -58,7 +58,7 @@ class LimitsMiddleware:
             return
         try:
             body = await asyncio.wait_for(self._read(receive), self._seconds)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             refusal = f"the request did not arrive within {self._seconds:g} seconds"
             await _refuse(408, refusal)(scope, receive, send)
             return
@@ -283,7 +283,7 @@ async def _answers(model: ServedModel, inputs: Sequence[Mapping[str, Any]]) -> l
         raise HTTPException(429, str(error), {"Retry-After": str(RETRY_SECONDS)}) from None
     except (NotReadyError, WorkerLostError) as error:
         raise HTTPException(503, str(error), {"Retry-After": str(RETRY_SECONDS)}) from None
-    except asyncio.TimeoutError:
+    except TimeoutError:
         raise HTTPException(504, f"model {model.name} did not answer in time") from None
     errors = [
         {"input": number, "error": answer["error"]}

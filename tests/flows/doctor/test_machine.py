@@ -64,14 +64,14 @@ def test_a_check_that_fails_is_a_finding() -> None:
 
 @pytest.mark.parametrize(
     ("version", "fine"),
-    [((3, 9), False), ((3, 10), True), ((3, 13), True), ((3, 14), False), ((2, 11), False)],
+    [((3, 10), False), ((3, 11), True), ((3, 13), True), ((3, 14), False), ((2, 11), False)],
 )
 def test_versions_of_python(
     monkeypatch: pytest.MonkeyPatch, version: tuple[int, int], fine: bool
 ) -> None:
     monkeypatch.setattr(machine.sys, "version_info", (*version, 1))
     monkeypatch.setattr(platform, "python_version", lambda: "X")
-    wanted = good("python", "X") if fine else bad("python", "X", "use Python 3.10 to 3.13")
+    wanted = good("python", "X") if fine else bad("python", "X", "use Python 3.11 to 3.13")
     assert rows(machine.python) == [wanted]
 
 
