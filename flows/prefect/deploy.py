@@ -145,10 +145,10 @@ def _differences(
     """Return a sentence for each field of a deployment that the file has replaced."""
     return [
         f"deployment {name}: {field} are the file's again; they were"
-        f" {redact(getattr(before[name], field))}"
+        f" {redact(vars(before[name])[field])}"
         for name in sorted(before.keys() & after.keys())
         for field in REPLACED
-        if getattr(before[name], field) != getattr(after[name], field)
+        if vars(before[name])[field] != vars(after[name])[field]  # reading a deprecated one warns
     ]
 
 

@@ -81,7 +81,8 @@ def serve(
         application(runs, port, allowed, login), host=host, port=port, http=TimedProtocol,
         log_level="warning", access_log=False,
     )  # fmt: skip
-    AnnouncingServer(settings, announce).run()
+    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again when it has ended
+        AnnouncingServer(settings, announce).run()
 
 
 def application(

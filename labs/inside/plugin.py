@@ -3,21 +3,34 @@
 from cloze.core.plugins import Plugin, Row
 
 _LAB = "cloze.labs.inside"
-_COMMANDS = {
-    "attention": "Show a text's attention maps, by layer and head.",
-    "heads": "Measure what each attention head attends to.",
-    "probe": "Score probes of each layer of a frozen checkpoint.",
-    "neighbours": "Find nearest occurrences of a word, and nearest words.",
-    "layers": "Measure how layers change states, and their similarity.",
-    "prune": "Remove layers, attention heads or weights of a checkpoint.",
-}
 
 PLUGIN = Plugin(
     name="inside",
     summary="Look inside a checkpoint: attention, heads, layers, probes; prune it.",
     rows={
         "commands": {
-            name: Row(f"{_LAB}.commands:{name}", help=text) for name, text in _COMMANDS.items()
+            "attention": Row(
+                f"{_LAB}.commands:attention",
+                help="Show a text's attention maps, by layer and head.",
+            ),
+            "heads": Row(
+                f"{_LAB}.commands:heads", help="Measure what each attention head attends to."
+            ),
+            "probe": Row(
+                f"{_LAB}.commands:probe", help="Score probes of each layer of a frozen checkpoint."
+            ),
+            "neighbours": Row(
+                f"{_LAB}.commands:neighbours",
+                help="Find nearest occurrences of a word, and nearest words.",
+            ),
+            "layers": Row(
+                f"{_LAB}.commands:layers",
+                help="Measure how layers change states, and their similarity.",
+            ),
+            "prune": Row(
+                f"{_LAB}.commands:prune",
+                help="Remove layers, attention heads or weights of a checkpoint.",
+            ),
         },
         "stages": {
             "prune": Row(f"{_LAB}.stages:PRUNE", before="evaluate", stands_for=("merge",)),

@@ -92,7 +92,7 @@ def test_a_build_by_default() -> None:
     )
     assert build.scratch == "/runs/x/_scratch"
     assert build.file("a", "b.txt") == "/runs/x/a/b.txt"
-    assert (build.fence.out, build.fence.token) == ("/runs/x/", "t")
+    assert (build.fence.path, build.fence.token) == ("/runs/x/", "t")
     other = BuildContext(path="", inputs={}, execution=Execution(), fingerprint="f")
     assert other.counters is not build.counters
     assert other.token == ""

@@ -18,8 +18,8 @@ class Slow:
             print("goes on")
             sys.exit(0)
 sys.meta_path.insert(0, Slow())
-if {ignored}:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+# As a terminal's shell starts it: what runs in the background ignores Ctrl-C.
+signal.signal(signal.SIGINT, signal.SIG_IGN if {ignored} else signal.default_int_handler)
 import cloze.__main__
 """
 

@@ -103,6 +103,7 @@ NAMED = (
 def test_the_core_asks_for_no_row_of_a_lab() -> None:
     """An objective that sees no masks says so by `transform`, and not by its name."""
     names = {row for lab in installed() for kind in NAMED for row in lab.plugin.rows.get(kind, {})}
+    names -= {"gpt2"}  # a tokenizer's `model_type` in transformers' files, too
     for path in files():
         constants = {node.value for node in ast.walk(ast.parse(path.read_text()))
                      if isinstance(node, ast.Constant) and isinstance(node.value, str)}  # fmt: skip

@@ -18,7 +18,7 @@ import click
 from cloze.flows import cli
 from cloze.flows.commands.base.options import complete_targets
 
-MORE = {"record": ["--track", "x", "--dataset", "nowhere"]}
+MORE = {"record": ["--track", "x", "--dataset", "nowhere"], "track": ["--to", "tensorboard"]}
 
 class Refuse:
     def find_spec(self, name, *_):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import socket
 import subprocess
@@ -28,45 +27,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in runs.SERVERS:
         monkeypatch.delenv(name, raising=False)
     return tmp_path
-
-
-def test_a_part_of_the_stack_that_is_down_is_named_with_its_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(runs.STACK, raising=False)
-    assert not list(runs.stack())
-    monkeypatch.setenv(runs.STACK, str(tmp_path))
-    (nothing,) = runs.stack()
-    assert not nothing.ok
-    assert f"up --dir {tmp_path}" in nothing.fix
-    services = {
-        name: {"state": state, "restarts": restarts, "log": f"{tmp_path}/logs/{name}.log"}
-        for name, state, restarts in (("redis", "restarting", 3), ("mlflow", "healthy", 0))
-    }
-
-    def write(pid: int) -> None:
-        (tmp_path / "state.json").write_text(json.dumps({"pid": pid, "services": services}))
-
-    with sleeping(str(tmp_path)) as supervisor, sleeping() as worker:
-        write(supervisor.pid)
-        redis, mlflow = runs.stack()
-        assert (redis.ok, mlflow.ok) == (False, True)
-        assert f"{tmp_path}/logs/redis.log" in redis.fix
-        services["mlflow"]["pid"] = worker.pid
-        write(supervisor.pid)
-        assert list(runs.stack())[1].ok
-        end(worker)
-        gone = list(runs.stack())[1]
-        assert not gone.ok
-        assert f"its process {worker.pid} is gone" in gone.observed
-        supervisor.send_signal(signal.SIGSTOP)
-        wait_until(lambda: psutil.Process(supervisor.pid).status() == psutil.STATUS_STOPPED)
-        stopped = next(iter(runs.stack()))
-        assert f"kill -CONT {supervisor.pid}" in stopped.fix
-    write(1)  # another process has the number of the supervisor that was killed
-    (left,) = runs.stack()
-    assert not left.ok
-    assert f"up --dir {tmp_path}" in left.fix
 
 
 @contextmanager

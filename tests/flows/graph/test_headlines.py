@@ -82,7 +82,6 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
         "so English rules were used; set --language",
     ),
     ("corpus", {"read_languages": {"en": 7}}, "12,345 documents, 5.4MB, 0 dropped"),
-    ("filter", {}, "1,200 good and 3,400 bad documents"),
     ("filter", {"auc": 0.98765}, "1,200 good and 3,400 bad documents, AUC 0.988 on held-out ones"),
     ("vectors", {}, "1,234 vectors of 768 numbers"),
     ("semdedup", {}, "1,234 documents, 2.5MB, 1,005 dropped"),

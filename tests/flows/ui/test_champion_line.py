@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from cloze.core.errors import DataError
 from cloze.flows.ui import dashboard
 
 
-@pytest.mark.parametrize("error", [OSError, ValueError, TypeError, KeyError])
+@pytest.mark.parametrize("error", [OSError, DataError])
 def test_a_journal_that_cannot_be_read_has_no_champion(
     monkeypatch: pytest.MonkeyPatch, error: type[Exception], tmp_path: Path
 ) -> None:

@@ -170,10 +170,10 @@ def test_a_card_of_a_run_in_any_script_is_one_click_away(chromium: Any, tmp_path
 
 def test_a_long_name_takes_no_room_from_the_chart() -> None:
     def frames(run: str) -> list[str]:
-        line = night(results=[result(1, 0.5, run), result(2, 0.6, run)])
+        nights = [night(results=[result(1, 0.5, run), result(2, 0.6, run)])] * 2
         return [
             part.partition("</g>")[0]
-            for part in render_trend([line], [], "UTC").split('<g id="patch_2">')[1:]
+            for part in render_trend(nights, [], "UTC").split('<g id="patch_2">')[1:]
         ]
 
     assert frames(SWEEP) == frames("a")

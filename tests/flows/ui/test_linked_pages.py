@@ -124,7 +124,7 @@ def test_no_page_breaks_words_between_letters_and_each_has_a_dark_screen(name: s
 
 def test_charts_say_what_they_show_to_those_who_do_not_see_them() -> None:
     nodes = reports.single()
-    trend = render_trend([night(results=[result(1, 0.5)])], [], "UTC")
+    trend = render_trend([night(results=[result(1, 0.5)])] * 2, [], "UTC")
     for page in (render(nodes, scores(nodes), []), trend):
         charts = re.findall("<svg[^>]*>", page)
         assert charts
@@ -143,7 +143,7 @@ def test_charts_take_the_colours_of_their_page() -> None:
         bars({"a": 0.5, "b": 0.25}, "score"),
         graph_svg({"a": NodePicture(stage="corpus", line="x")}),
         render_trend([{"results": [result(1, 0.5)], "failed": {}, "started": 1.0, "ended": 2.0,
-                       "why": "kept", "candidate": ""}], [], "UTC"),
+                       "why": "kept", "candidate": ""}] * 2, [], "UTC"),
     ):  # fmt: skip
         drawing = svg[svg.index("<svg") :]
         bare = re.sub(r"var\(--[a-z]+, #[0-9a-f]{6}\)", "", drawing)
@@ -162,7 +162,7 @@ def test_a_point_of_the_trend_has_its_checkpoint_beside_it() -> None:
     assert ">demo 9<" in many
     assert ">demo 8<" not in many
     equal = {**night, "results": [result(1, 0.5), result(2, 0.5)], "started": 1.0, "ended": 1.0}
-    assert ">demo 1, demo 2<" in render_trend([equal], [], "UTC")  # not one over the other
+    assert ">demo 1, demo 2<" in render_trend([equal, equal], [], "UTC")  # not one over the other
 
 
 def test_a_report_names_its_run_and_an_empty_one_is_no_error() -> None:

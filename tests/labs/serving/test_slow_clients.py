@@ -122,6 +122,7 @@ def test_the_servers_of_the_ui_have_the_same_limit(
 ) -> None:
     given: list[Any] = []
     monkeypatch.setattr(uvicorn, "run", lambda app, **options: given.append(options["http"]))
+    monkeypatch.setattr(uvicorn.Server, "run", lambda self: given.append(self.config.http))
     monkeypatch.setenv("PREFECT_SERVER_API_AUTH_STRING", "a:b")
     dashboard.serve(tmp_path, 1)
     prefect_server.main(1)

@@ -18,7 +18,7 @@ from cloze.model import checkpoint
 from cloze.model.families.hub_format import exportable, formats, hub_of
 from cloze.model.hub.read import import_directory, read_directory
 from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
-from cloze.model.tasks.formats.columns import joined_labels
+from cloze.model.tasks.formats.tag_schemes import joined_labels
 from cloze.model.tensors import read_tensors, write_tensors
 from cloze.model.use.fill_mask import FillMaskPipeline
 from tests.tiny_models import PIECES, tiny_config, tiny_model, write_tokenizer

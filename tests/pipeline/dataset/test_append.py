@@ -238,7 +238,7 @@ def test_the_command_takes_all_settings_from_the_old_dataset(
     assert output["fingerprint"] == bigger.manifest.fingerprint
     for refused in (
         ["--recipe", "roberta"],
-        ["--tokenizer", "x"],
+        ["--tokenizer", str(place)],
         ["--set", "mask_copies=3"],
         ["--length-bins", "4"],
     ):
