@@ -3,20 +3,25 @@
 from cloze.core.plugins import Plugin, Row
 
 _LAB = "cloze.labs.retrieval"
-_COMMANDS = {
-    "index": "Cut a corpus into passages, and index their words.",
-    "tag-corpus": "Find the named entities and dates of a corpus.",
-    "search": "Find passages of a corpus, with their sources.",
-    "answer-corpus": "Answer questions from a corpus, with sources.",
-}
 
 PLUGIN = Plugin(
     name="retrieval",
     summary="Search a corpus, answer from it, and pretrain with its passages (REALM).",
     rows={
         "commands": {
-            name: Row(f"{_LAB}.commands:{name.replace('-', '_')}", help=text)
-            for name, text in _COMMANDS.items()
+            "index": Row(
+                f"{_LAB}.commands:index", help="Cut a corpus into passages, and index their words."
+            ),
+            "tag-corpus": Row(
+                f"{_LAB}.commands:tag_corpus", help="Find the named entities and dates of a corpus."
+            ),
+            "search": Row(
+                f"{_LAB}.commands:search", help="Find passages of a corpus, with their sources."
+            ),
+            "answer-corpus": Row(
+                f"{_LAB}.commands:answer_corpus",
+                help="Answer questions from a corpus, with sources.",
+            ),
         },
         "stages": {
             "index": Row(f"{_LAB}.stages:INDEX", before="vocab", stands_for=("vectors.corpus",)),

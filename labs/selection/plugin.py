@@ -3,19 +3,23 @@
 from cloze.core.plugins import Plugin, Row
 
 _LAB = "cloze.labs.selection"
-_COMMANDS = {
-    "train-filter": "Train a quality filter from good and bad documents.",
-    "embed-corpus": "Compute an embedding for each document of a corpus.",
-    "semdedup": "Remove semantic duplicates from a corpus.",
-}
 
 PLUGIN = Plugin(
     name="selection",
     summary="Choose a corpus's documents by a quality filter, and by their meaning.",
     rows={
         "commands": {
-            name: Row(f"{_LAB}.commands:{name.replace('-', '_')}", help=text)
-            for name, text in _COMMANDS.items()
+            "train-filter": Row(
+                f"{_LAB}.commands:train_filter",
+                help="Train a quality filter from good and bad documents.",
+            ),
+            "embed-corpus": Row(
+                f"{_LAB}.commands:embed_corpus",
+                help="Compute an embedding for each document of a corpus.",
+            ),
+            "semdedup": Row(
+                f"{_LAB}.commands:semdedup", help="Remove semantic duplicates from a corpus."
+            ),
         },
         "stages": {
             "vectors": Row(f"{_LAB}.stages:VECTORS", command=False, before="entities"),

@@ -3,20 +3,21 @@
 from cloze.core.plugins import Plugin, Row
 
 _LAB = "cloze.labs.serving"
-_COMMANDS = {
-    "embed": "Compute the embeddings of texts.",
-    "classify": "Classify texts with a fine-tuned checkpoint.",
-    "tag": "Find the entities in texts.",
-    "answer": "Answer questions from a passage.",
-    "score": "Compute the log-probability of sentences.",
-}
 
 PLUGIN = Plugin(
     name="serving",
     summary="Ask finished models: labels, entities, answers, vectors; over HTTP, too.",
     rows={
         "commands": {
-            **{name: Row(f"{_LAB}.commands:{name}", help=text) for name, text in _COMMANDS.items()},
+            "embed": Row(f"{_LAB}.commands:embed", help="Compute the embeddings of texts."),
+            "classify": Row(
+                f"{_LAB}.commands:classify", help="Classify texts with a fine-tuned checkpoint."
+            ),
+            "tag": Row(f"{_LAB}.commands:tag", help="Find the entities in texts."),
+            "answer": Row(f"{_LAB}.commands:answer", help="Answer questions from a passage."),
+            "score": Row(
+                f"{_LAB}.commands:score", help="Compute the log-probability of sentences."
+            ),
             "serve": Row(
                 f"{_LAB}.serve:serve", help="Serve models over HTTP, with a page to try them."
             ),
