@@ -66,6 +66,9 @@ class NotFiniteWeightsError(NotFiniteError, DataError):
     """A weight of a checkpoint is NaN or infinite."""
 
 
+ECHO_SECONDS = 0.3  # a wrapper (`uv run`, a shell) passes on what the terminal has sent to all
+
+
 class StoppedError(ClozeError):
     """A training stopped on request, after it saved a checkpoint."""
 

@@ -14,11 +14,13 @@ import re
 import signal
 import stat
 import sys
+import time
 import traceback
 from typing import Any, NoReturn
 
 import click
 
+from cloze.core import errors
 from cloze.core.errors import ClozeError, describe_missing_package, describe_os_error, did_you_mean
 from cloze.core.plugins import Installed, Table, installed
 from cloze.flows.commands.base.options import emit
@@ -262,7 +264,7 @@ def _interrupt(number: int, _: object) -> NoReturn:
     """Stop, but only once, for trainings save now. A second Ctrl-C ends everything at once."""
     for each in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(each, signal.SIG_IGN)
-    signal.signal(signal.SIGINT, _end_at_once)
+    signal.signal(signal.SIGINT, functools.partial(_end_at_once, time.monotonic()))
     if number == signal.SIGHUP:  # output to the closed terminal would be an error
         with contextlib.suppress(OSError), open(os.devnull, "wb") as null:
             for stream in (1, 2):
@@ -273,8 +275,11 @@ def _interrupt(number: int, _: object) -> NoReturn:
     raise KeyboardInterrupt
 
 
-def _end_at_once(*_: object) -> NoReturn:
-    os.write(2, b"\n\033[?25hcloze: ended at once; run the same command again to continue\n")
+def _end_at_once(asked: float, *_: object) -> None:
+    if time.monotonic() - asked < errors.ECHO_SECONDS:
+        return
+    shown = b"\033[?25h" if os.isatty(2) else b""  # the cursor
+    os.write(2, b"\n%bcloze: ended at once; run the same command again to continue\n" % shown)
     os._exit(1)  # the kernel ends the ranks
 
 

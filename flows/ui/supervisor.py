@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cloze.core import errors
 from cloze.core.errors import ClozeError
 from cloze.core.processes import wait_until
 from cloze.flows.prefect import sweep
@@ -69,9 +70,10 @@ class Supervisor:
         self._stop_requested, self._hurry = threading.Event(), threading.Event()
         self._page_listens = threading.Event()
         self._messages: list[str] = []
+        self._asked = 0.0  # when, on the monotonic clock
 
     def run(self) -> None:
-        """Supervise until SIGINT, SIGTERM or SIGHUP; a second signal ends everything at once."""
+        """Supervise until SIGINT, SIGTERM or SIGHUP; a second SIGINT ends everything at once."""
         os.environ.update(self.environment)  # before Prefect is imported
         signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
         previous_handlers = {number: signal.signal(number, self._stop) for number in signals}
@@ -108,8 +110,11 @@ class Supervisor:
             "services": {name: child.describe() for name, child in services},
         }
 
-    def _stop(self, *_: object) -> None:
-        if self._stop_requested.is_set():
+    def _stop(self, number: int, _: object) -> None:
+        # systemd sends SIGHUP after SIGTERM, and the shell of a closed terminal a second SIGHUP
+        if not self._stop_requested.is_set():
+            self._asked = time.monotonic()
+        elif number == signal.SIGINT and time.monotonic() - self._asked >= errors.ECHO_SECONDS:
             self._hurry.set()
         self._stop_requested.set()
 

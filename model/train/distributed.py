@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import datetime
+import math
 import os
 import signal
 import threading
@@ -21,7 +22,7 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed
 
-from cloze.core import processes
+from cloze.core import errors, processes
 from cloze.core.artifacts.checkpoints import TOKEN, LaunchFence
 from cloze.core.errors import UsageError, error_class, error_event
 from cloze.core.processes import HeartbeatWriter, RankPhase
@@ -234,14 +235,17 @@ class StopRequest:
     """
 
     def __init__(self) -> None:
-        self.requested = False
+        self.requested, self._interrupted = False, -math.inf
         self._before: dict[signal.Signals, Any] = {}
 
     def _ask(self, number: int, frame: object) -> None:
-        if self.requested and number == signal.SIGINT:
-            self._restore()
-            # With the former handlers back, the second one ends the process as without Cloze.
-            signal.raise_signal(number)
+        if number == signal.SIGINT:
+            is_echo = time.monotonic() - self._interrupted < errors.ECHO_SECONDS
+            self._interrupted = time.monotonic()
+            if self.requested and not is_echo:
+                self._restore()
+                # With the former handlers back, the second one ends the process as without Cloze.
+                signal.raise_signal(number)
         self.requested = True
 
     def _restore(self) -> None:

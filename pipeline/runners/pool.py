@@ -43,7 +43,7 @@ from cloze.core import storage
 from cloze.core.artifacts.fingerprints import cache_directory
 from cloze.core.errors import UsageError
 from cloze.core.identity import difference, identity
-from cloze.core.processes import MemoryWatch, describe_exit, die_with_parent
+from cloze.core.processes import MemoryWatch, describe_exit, die_with_parent, wait_until
 from cloze.pipeline.runners.base import CONTINUE, WorkerLostError
 from cloze.pipeline.runners.beam_worker import quiet_hang_ups
 
@@ -64,7 +64,7 @@ class PoolWorker:
     number: int
     control: str
     caller: str  # who requested the worker, and may stop it
-    pid: int = 0
+    pid: int  # until it has started, the fork server's
     stop_requested: bool = False  # the pool asked it to stop
     started: threading.Event = field(default_factory=threading.Event)
     ended: threading.Event = field(default_factory=threading.Event)
@@ -149,9 +149,14 @@ class WorkerPool(beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolServicer):  # type
         with self._lock:
             number, self._count = self._count, self._count + 1
             url = request.control_endpoint.url
-            worker = self._workers[request.worker_id] = PoolWorker(number, url, context.peer())
+            worker = PoolWorker(number, url, context.peer(), self._fork_server.pid)
+            self._workers[request.worker_id] = worker
         self._request({"start": request.worker_id, "control": url})
-        if not worker.started.wait(START_SECONDS):
+        listens = self._listener.is_alive  # until the fork server ends
+        wait_until(lambda: worker.started.is_set() or not listens(), START_SECONDS, 0.01)
+        if not worker.started.is_set():
+            if not listens() and not worker.ended.is_set():
+                self._note_end(worker, self._fork_server.wait())
             return beam_fn_api_pb2.StartWorkerResponse(
                 error=f"no worker started within {START_SECONDS:g} seconds"
             )

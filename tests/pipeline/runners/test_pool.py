@@ -18,7 +18,8 @@ import psutil
 import pytest
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc, endpoints_pb2
 
-from cloze.core.processes import free_ports
+from cloze.core.processes import free_ports, wait_until
+from cloze.pipeline.runners.base import WorkerLostError
 from cloze.pipeline.runners.pool import SECRET, WorkerPool, shared_secret
 
 Stub = beam_fn_api_pb2_grpc.BeamFnExternalWorkerPoolStub
@@ -97,6 +98,29 @@ def test_the_engine_hears_of_a_worker_that_died_before_it_called(pool: WorkerPoo
         server.stop(None).wait()
     assert len(pool.deaths) == 1
     assert "was killed" in pool.deaths[0]
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["before a start", "during a start"])
+def test_a_fork_server_that_is_killed_is_a_lost_worker(is_first: bool):
+    """Nobody waits a minute for a worker that it cannot start any more."""
+    with WorkerPool() as pool, grpc.insecure_channel(pool.address) as channel:
+        endpoint = endpoints_pb2.ApiServiceDescriptor(url="localhost:1")
+        request = beam_fn_api_pb2.StartWorkerRequest(
+            worker_id="late", control_endpoint=endpoint, params=pool.params
+        )
+        server = pool._fork_server
+        if is_first:
+            server.kill()
+            server.wait()
+        else:  # it imports Beam, or stands still
+            server.send_signal(signal.SIGSTOP)
+        answer = Stub(channel).StartWorker.future(request, timeout=30, wait_for_ready=True)
+        if not is_first:
+            assert wait_until(lambda: bool(pool._workers), 10)
+            server.kill()
+        assert "no worker started" in answer.result().error
+        with pytest.raises(WorkerLostError, match=rf"process {server.pid}\) was killed"):
+            pool.raise_if_dead()
 
 
 def test_only_who_knows_the_secret_gets_a_worker(pool: WorkerPool, stub: Stub):
