@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from collections.abc import Mapping
@@ -48,9 +49,12 @@ def serve(requested: Mapping[str, int | None], as_json: bool) -> None:
     """
     require_packages("prefect", "mlflow")
     runs, screen = runs_of_home(), terminal.console()
+    directory = server_addresses.directory(runs)
     if not server_addresses.is_running(runs):
+        os.umask(os.umask(0o077) | 0o002)  # clients send a login to the addresses written there
         try:
-            with lock.locked(str(server_addresses.directory(runs))):
+            with lock.locked(str(directory)):
+                directory.chmod(directory.stat().st_mode & ~0o002)
                 _supervise(runs, requested, screen, as_json)
             return
         except UsageError:
