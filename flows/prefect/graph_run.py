@@ -169,7 +169,8 @@ def full_run(
         task_seed: Seed of fine-tuning: head weights, order, dropout. Empty: as in the config.
         workers: Beam workers of a data stage; changes no result. Empty: as in the config.
         processes: Training processes, one per GPU; changes no result. Empty: as in the config.
-        nodes: Hosts that train together, with a launcher. Empty: as in the config.
+        nodes: Hosts that train together, with a launcher; other stages have one. Empty: as in the
+            config.
         hostfile: For ssh: a hostfile on the worker's machine. Empty: as in the config.
     """
     return flow_state.settled(_run(locals()))

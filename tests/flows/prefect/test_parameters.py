@@ -12,7 +12,7 @@ from cloze.core.errors import UsageError
 from cloze.flows.graph import config as configs
 from cloze.flows.prefect.graph_run import full_run
 from cloze.flows.prefect.nightly import nightly_evaluation
-from cloze.flows.prefect.parameters import parameters_of
+from cloze.flows.prefect.parameters import fields_of, parameters_of
 
 EMPTY: dict[str, Any] = {
     "config": "demo",
@@ -32,7 +32,7 @@ EMPTY: dict[str, Any] = {
         ("ssh", ["Port=2222"], "ssh_options"),
     ],
 )
-def test_the_launcher_of_a_form_is_that_of_the_trainings(
+def test_the_launcher_of_a_form_is_that_of_the_run(
     launcher: str, options: list[str], field: str
 ) -> None:
     given = {
@@ -53,9 +53,26 @@ def test_the_launcher_of_a_form_is_that_of_the_trainings(
             "/shared/hosts",
         )
         assert getattr(execution, field) == tuple(options)
-    assert {
-        node.execution.launcher for node in found.nodes.values() if node.stage != "pretrain"
-    } == {"local"}
+    typed = {"run": {"launcher": launcher, "nodes": 2, "hostfile": "/shared/hosts", field: options}}
+    by_hand = configs.load("demo", typed)
+    assert {name: node.execution for name, node in found.nodes.items()} == {
+        name: node.execution for name, node in by_hand.nodes.items()
+    }
+    assert {node.execution.launcher for node in found.nodes.values()} == {launcher}
+
+
+def test_a_launcher_that_a_section_names_counts_more_than_the_forms() -> None:
+    form = {**EMPTY, "launcher": "slurm", "overrides": {"report.run.launcher": "local"}}
+    found = configs.load("demo", parameters_of(form).overrides)
+    launchers = {node.execution.launcher for name, node in found.nodes.items() if name != "report"}
+    assert launchers == {"slurm"}
+    assert found.nodes["report"].execution.launcher == "local"
+
+
+def test_the_form_of_data_has_the_launcher_too() -> None:
+    fields = fields_of(["corpus", "vocab", "dataset"])
+    assert fields is not None
+    assert {"launcher", "nodes", "hostfile", "launcher_options", "processes"} <= fields
 
 
 def test_an_empty_form_leaves_the_config_as_it_is() -> None:
@@ -86,7 +103,8 @@ def test_fields_and_overrides_are_merged_and_overrides_win() -> None:
     assert (training.config.steps, training.execution.retries) == (5, 3)  # type: ignore[attr-defined]
     whole = {"pretrain": {"model": "bert-mini"}, "pretrain.run": {"retries": 3}}
     assert parameters_of({**EMPTY, "launcher": "slurm", "overrides": whole}).overrides == {
-        "pretrain": {"model": "bert-mini", "run": {"": {"retries": 3}}}
+        "pretrain": {"model": "bert-mini", "run": {"": {"retries": 3}}},
+        "run": {"launcher": "slurm"},
     }
 
 
