@@ -357,11 +357,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _fail(error: BaseException, message: str, code: int, *, debug: bool, as_json: bool) -> int:
+    from cloze.core.humanize import printable
     from cloze.core.secrets import redact
 
     if debug:
         sys.stderr.write(redact(traceback.format_exc()))
-    message = redact(" ".join(message.split()))  # of a URL with a password, say
+    message = redact(" ".join(printable(message).split()))  # of a URL with a password, say
     sys.stderr.write(f"cloze: {message}\n")
     if as_json:
         emit({"error": {"type": type(error).__name__, "message": message, "exit_code": code}})
