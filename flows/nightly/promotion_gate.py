@@ -250,8 +250,8 @@ def compare(
     figures = (abs(figure) for model in (candidate, champion) for figure in _figures(model))
     unit = max(figures, default=0.0)
     if unit and not 1 / SQUARED <= unit <= SQUARED:
-        models = (_divided(model, unit) for model in (champion, candidate))
-        found = compare(task, *models, confidence, resamples, seed)
+        scaled = _divided(champion, unit), _divided(candidate, unit)
+        found = compare(task, *scaled, confidence, resamples, seed)
         return replace(found, note=f"{found.note}; in units of {unit:.1g}".removeprefix("; "))
     if isinstance(champion, TextLosses) and isinstance(candidate, TextLosses):
         has_predictions = np.array(candidate.predictions) > 0

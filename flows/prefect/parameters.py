@@ -170,6 +170,13 @@ def parameters_of(values: Mapping[str, Any]) -> RunParameters:
     )
 
 
+def left_out(values: Mapping[str, Any], parameters: RunParameters) -> str:
+    """Return a sentence about the deployment's stages that the config lacks; empty: none."""
+    absent = [name for name in values.get("until") or () if name not in parameters.until]
+    stages_of = f"stage{'s' * (len(absent) > 1)} {', '.join(absent)}"
+    return f"config {values['config']!r} does not have {stages_of}: left out" if absent else ""
+
+
 def _options_field(launcher: str | None) -> str:
     """Return the config field for the launcher's own options."""
     if launcher not in LAUNCHER_OPTIONS:

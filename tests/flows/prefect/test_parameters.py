@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from prefect.utilities.callables import parameter_schema
 
 from cloze.core.errors import UsageError
 from cloze.flows.graph import config as configs
+from cloze.flows.prefect import flow_state, graph_run
 from cloze.flows.prefect.graph_run import full_run
 from cloze.flows.prefect.nightly import nightly_evaluation
-from cloze.flows.prefect.parameters import fields_of, parameters_of
+from cloze.flows.prefect.parameters import fields_of, left_out, parameters_of
 
 EMPTY: dict[str, Any] = {
     "config": "demo",
@@ -167,7 +169,42 @@ def test_a_deployment_runs_those_of_its_stages_that_the_config_has(tmp_path: Pat
     until = ["corpus", "vocab", "dataset"]
     parameters = parameters_of({"config": str(config), "until": until})
     assert parameters.until == ["corpus"]
+    told = left_out({"config": str(config), "until": until}, parameters)
+    assert "own.yaml' does not have stages vocab, dataset" in told
     assert parameters_of({"config": "demo", "until": until}).until == until
     # alone, a stage that the config lacks is refused when the run is planned
     assert parameters_of({"config": str(config), "until": ["finetune"]}).until == ["finetune"]
     assert parameters_of({"config": str(config), "until": ["corp*"]}).until == ["corp*"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "until", "told"),
+    [
+        ("corpus", ["corpus", "vocab"], "does not have stage vocab: left out"),
+        ("corpus", ["corpus"], ""),
+        ("corpus", [], ""),
+    ],
+)
+def test_a_stage_that_is_left_out_is_in_the_flows_log(
+    sources: str, until: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "own.yaml"
+    config.write_text(f"{sources}:\n  sources: [{{kind: text, path: .}}]\n")
+    log: list[str] = []
+    record = SimpleNamespace(
+        warning=lambda text, *values: log.append(text % values), error=lambda *_: None
+    )
+
+    def session(parameters: Any, *_: Any, **__: Any) -> None:
+        assert list(parameters.until or []) == until[:1]
+        raise UsageError("far enough")
+
+    monkeypatch.setattr(graph_run, "get_run_logger", lambda: record)
+    monkeypatch.setattr(graph_run, "RunSession", session)
+    monkeypatch.setattr(graph_run, "install_log_filter", lambda: None)
+    monkeypatch.setattr(graph_run, "flow_run", SimpleNamespace(name="n", id=None))
+    monkeypatch.setattr(flow_state, "ignore_suspend", lambda: None)
+    state = graph_run._run({**EMPTY, "config": str(config), "until": until, "retries": 0})
+    assert state.message == "far enough"
+    assert [each for each in log if told in each] == log
+    assert bool(log) == bool(told)
