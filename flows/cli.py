@@ -261,9 +261,9 @@ def _misplaced(error: click.NoSuchOption, arguments: list[str]) -> str:
     if context.command is not cloze:
         names = [name for option in cloze.params for name in option.opts]
         return f"{name} stands before the command: `cloze {name}`" if name in names else ""
-    options = cloze.get_command(context, command)
-    names = [each for option in getattr(options, "params", ()) for each in option.opts]
-    if name not in names:
+    found = cloze.get_command(context, command)
+    options = found.get_params(context) if found else ()
+    if not any(name in option.opts for option in options):
         return ""
     return f"{name} is an option of {command}; write it after the command: `cloze {command} {name}`"
 
