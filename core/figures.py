@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Real
+from statistics import fmean
 from typing import Any, TypeGuard
 
 from cloze.core.errors import NotFiniteError
@@ -37,6 +38,15 @@ def goodness(value: Any, metric: str = "") -> float:
     if not is_finite(value):
         return -math.inf
     return -float(value) if lower_is_better(metric) else float(value)
+
+
+def mean(values: Iterable[float]) -> float:
+    """Return the mean of finite figures, also where no float holds their sum."""
+    every = list(values)
+    try:
+        return fmean(every)
+    except OverflowError:
+        return math.fsum(value / len(every) for value in every)
 
 
 def check_figures(subject: str, figures: Mapping[str, Any]) -> None:

@@ -30,6 +30,20 @@ def agree(text: str) -> str:
     return _ONE.sub(lambda match: match[1] + ("y" if match[2] == "ies" else ""), text)
 
 
+# C0, C1, line separators, and what turns the direction of text around; not line break and tab
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def printable(text: str) -> str:
+    """Return text whose control characters are escapes, so that no name steers a terminal."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def on_one_line(text: str) -> str:
+    """Return printable text whose line breaks and tabs are escapes, too, such as a name."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")
+
+
 def shortened(name: str, most: int = 40) -> str:
     """Return a name of at most `most` characters: what makes it differ is at either end."""
     return name if len(name) <= most else f"{name[: most // 2]}…{name[1 - most // 2 :]}"
@@ -124,6 +138,7 @@ def templates_in(directory: Path) -> jinja2.Environment:
     return jinja2.Environment(
         loader=jinja2.FileSystemLoader([directory, Path(__file__).parent / "templates"]),
         autoescape=True,
+        finalize=lambda value: printable(value) if type(value) is str else value,  # not of Markup
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,

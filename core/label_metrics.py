@@ -7,7 +7,7 @@ example, to float64 [R]. A bootstrap computes a thousand at once.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -81,3 +81,38 @@ CLASSIFICATION: Mapping[str, Callable[[Floats], Floats]] = {
     "directed_f1": directed_f1,
     "matthews": matthews,
 }
+
+# Scores of labels that do not depend on the order of the classes, apart from F1's class 1.
+COMPARED_METRICS = {
+    name: CLASSIFICATION[name] for name in ("accuracy", "f1", "macro_f1", "matthews")
+}
+
+
+def score(
+    metric: str,
+    labels: Sequence[str],
+    predictions: Sequence[str],
+    weights: Floats,
+    classes: Sequence[str] = (),
+) -> Floats:
+    """Return the score under each weighting of the examples, float64 [R].
+
+    Args:
+        metric: a name in `COMPARED_METRICS`.
+        labels, predictions: label names of N examples.
+        weights: float64 [R, N], not negative; each row has a positive one.
+        classes: names of the classes 0, 1, …; if they lack a label, the sorted labels are.
+    """
+    names = sorted({*labels, *predictions})
+    names = list(classes) if {*names} <= {*classes} else names
+    numbers = {name: number for number, name in enumerate(names)}
+    pairs = zip(labels, predictions, strict=True)
+    # Confusion matrices of all resamples at once: a metric per resample takes minutes.
+    cells = np.array(
+        [numbers[true] * len(names) + numbers[predicted] for true, predicted in pairs],
+        dtype=np.int64,
+    )
+    counts = np.zeros((len(weights), len(names) ** 2))
+    for cell in np.unique(cells):
+        counts[:, cell] = weights[:, cells == cell].sum(axis=1)
+    return COMPARED_METRICS[metric](counts.reshape(len(weights), len(names), len(names)))

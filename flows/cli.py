@@ -7,6 +7,7 @@ nothing heavy: `cloze --help` must answer at once. Errors become one sentence an
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import io
 import os
@@ -237,6 +238,11 @@ def cloze(quiet: bool, verbose: bool, debug: bool) -> None:
         raise click.UsageError("--quiet and --verbose exclude each other; give one of them")
 
 
+# Another path helps, where a full disk or a fault of it would need something else.
+WRONG_PLACE = (
+    errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR,
+    errno.EPERM, errno.EROFS,
+)  # fmt: skip
 GLOBAL_FLAGS = ("-q", "--quiet", "-v", "--verbose", "--debug")  # before or after the command
 
 
@@ -246,6 +252,22 @@ def _flags_first(arguments: list[str]) -> list[str]:
     flags = [argument for argument in arguments[:end] if argument in GLOBAL_FLAGS]
     remaining = [argument for argument in arguments[:end] if argument not in GLOBAL_FLAGS]
     return [*flags, *remaining, *arguments[end:]]
+
+
+def _misplaced(error: click.NoSuchOption, arguments: list[str]) -> str:
+    """Return what to type if the option is there, on the other side of the command; else empty."""
+    name, context = error.option_name, error.ctx
+    command = next((word for word in arguments if word in command_names()), None)
+    if context is None or command is None:
+        return ""
+    if context.command is not cloze:
+        names = [name for option in cloze.params for name in option.opts]
+        return f"{name} stands before the command: `cloze {name}`" if name in names else ""
+    found = cloze.get_command(context, command)
+    options = found.get_params(context) if found else ()
+    if not any(name in option.opts for option in options):
+        return ""
+    return f"{name} is an option of {command}; write it after the command: `cloze {command} {name}`"
 
 
 def _check_words(words: list[str], *, takes_texts: bool) -> None:
@@ -319,6 +341,8 @@ def main(arguments: list[str] | None = None) -> int:
         message, context = error.format_message(), getattr(error, "ctx", None)
         if message.startswith(("Missing", "Got unexpected")) and context is not None:
             message = f"{message.rstrip('.')}; see `{context.command_path} --help`"
+        elif isinstance(error, click.NoSuchOption):
+            message = _misplaced(error, arguments) or message
         return fail(error, message, error.exit_code if error.exit_code != 1 else 2)
     except (KeyboardInterrupt, click.Abort) as error:
         return fail(error, "interrupted; run the same command again to continue", 1)
@@ -327,7 +351,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ClozeError as error:
         return fail(error, str(error), error.exit_code)
     except OSError as error:
-        return fail(error, describe_os_error(error, "input or output"), 1)
+        is_wrong_place = bool(error.filename) and error.errno in WRONG_PLACE
+        code = 2 if is_wrong_place else 1
+        return fail(error, describe_os_error(error, "input or output"), code)
     except ModuleNotFoundError as error:
         return fail(error, describe_missing_package(error), 2)
     except Exception as error:
@@ -336,11 +362,12 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _fail(error: BaseException, message: str, code: int, *, debug: bool, as_json: bool) -> int:
+    from cloze.core.humanize import printable
     from cloze.core.secrets import redact
 
     if debug:
         sys.stderr.write(redact(traceback.format_exc()))
-    message = redact(" ".join(message.split()))  # of a URL with a password, say
+    message = redact(" ".join(printable(message).split()))  # of a URL with a password, say
     sys.stderr.write(f"cloze: {message}\n")
     if as_json:
         emit({"error": {"type": type(error).__name__, "message": message, "exit_code": code}})

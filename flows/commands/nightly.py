@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloze.core.errors import UsageError
+from cloze.core.humanize import on_one_line
 from cloze.flows.commands.base.options import emit, json_option
 from cloze.flows.commands.run import complete_config, set_option
 from cloze.flows.commands.services import lineage_tree, print_tree
@@ -217,17 +218,18 @@ def _show_champion(content: dict[str, Any]) -> None:
     version = "not yet registered in MLflow"
     if content["version"]:
         version = f"version {content['version']} of {content['name']} in MLflow"
-    click.echo(f"{content['run']} step {content['step']:,}, {version}")
+    click.echo(on_one_line(f"{content['run']} step {content['step']:,}, {version}"))
     click.echo(f"  since       {_time(content['since'])}")
-    click.echo(f"  why         {content['why']}")
+    click.echo(on_one_line(f"  why         {content['why']}"))
     if content["metrics"]:
         scores = ", ".join(f"{task} {score:.1f}" for task, score in content["metrics"].items())
         click.echo(f"  scores      {scores}")
-    click.echo(f"  checkpoint  {content['checkpoint'] or 'deleted'}")
+    click.echo(on_one_line(f"  checkpoint  {content['checkpoint'] or 'deleted'}"))
     if len(content["history"]) > 1:
         click.echo("\nbefore")
         for change in reversed(content["history"][:-1]):
-            click.echo(f"  {_time(change['time'])}  {change['champion']}: {change['why']}")
+            line = f"  {_time(change['time'])}  {change['champion']}: {change['why']}"
+        click.echo(on_one_line(line))
     click.echo("\nmade from")
     print_tree(content["lineage"], 1)
 

@@ -10,6 +10,7 @@ import click
 
 from cloze.core import storage
 from cloze.core.errors import DataError, UsageError, shell_command
+from cloze.core.humanize import printable
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
 from cloze.flows.commands.base.stage_command import (
     OF_EXECUTION,
@@ -97,9 +98,10 @@ def logs(target: str, lines: int, as_json: bool) -> None:
         emit({"logs": files, "metrics": list(filter(None, map(_values, metrics)))})
         return
     for log, end in ends.items():
-        click.echo("\n".join([f"==> {log} <==", *end]))
+        click.echo(printable("\n".join([f"==> {log} <==", *end])))
     if metrics:
-        click.echo("\n".join([f"==> {metrics_file} <==", *map(_format_metrics, metrics)]))
+        lines_of = [f"==> {metrics_file} <==", *map(_format_metrics, metrics)]
+        click.echo(printable("\n".join(lines_of)))
 
 
 def _newest_logs(text: str) -> str:
@@ -183,7 +185,7 @@ def _cancel_artifact(path: str, as_json: bool) -> None:
         emit(result)
     else:
         saved = f"; saved {result['checkpoint']}" if result["checkpoint"] else ""
-        click.echo(f"{path}: {result['state']}{saved}. {_how_to_continue(path)}")
+        click.echo(printable(f"{path}: {result['state']}{saved}. {_how_to_continue(path)}"))
 
 
 def _how_to_continue(path: str) -> str:
@@ -205,7 +207,7 @@ def _cancel_run(name: str, as_json: bool, remedy: str) -> None:
     if as_json:
         emit({"run": name, "state": record["state"], "stopped": stopped})
     else:
-        click.echo(f"{name}: {record['state']}. {remedy}")
+        click.echo(printable(f"{name}: {record['state']}. {remedy}"))
 
 
 def _note(text: str) -> None:

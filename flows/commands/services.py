@@ -14,6 +14,7 @@ import click
 
 from cloze.core import processes, storage
 from cloze.core.errors import DataError, UsageError, require_packages
+from cloze.core.humanize import on_one_line, printable
 from cloze.flows.commands.base.field_options import TABLES, Count
 from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
 
@@ -53,13 +54,13 @@ def deploy(api: str | None, as_json: bool) -> None:
     count, pool = len(deployment.deployments), deployment.pool
     click.echo(f"{count} deployments at {deployment.api}, work pool {pool}:")
     for name in deployment.deployments:
-        click.echo(f"  {name}")
+        click.echo(printable(f"  {name}"))
     for name in deployment.removed:
-        click.echo(f"  {name}  removed")
+        click.echo(printable(f"  {name}  removed"))
     for change in deployment.changes:
-        click.echo(f"changed: {change}" if " stays " not in change else f"kept: {change}")
+        click.echo(printable(f"{'kept' if ' stays ' in change else 'changed'}: {change}"))
     click.echo(f"schedules: {', '.join(deployment.schedules) or 'none'}")
-    click.echo(f"automations: {'; '.join(deployment.automations)}")
+    click.echo(printable(f"automations: {'; '.join(deployment.automations)}"))
     kind = deployment.pool_type
     click.echo(
         "A worker runs them: python -m cloze.flows.prefect.worker --pool "
@@ -119,10 +120,10 @@ def _show(finding: Finding) -> None:
         mark = click.style("fixed", fg="green")
     else:
         mark = click.style("bad* " if finding.repair is not None else "bad  ", fg="red")
-    click.echo(f"{mark} {finding.check:<14} {finding.observed}")
+    click.echo(f"{mark} {finding.check:<14} {on_one_line(finding.observed)}")
     if not finding.ok and not finding.fixed:
         failed = f" ({finding.failed})" if finding.failed else ""
-        click.echo(f"{'':<21}→ {finding.fix}{failed}")
+        click.echo(f"{'':<21}→ {on_one_line(finding.fix + failed)}")
 
 
 def _port_option(name: str, text: str) -> Callable[[Command], Command]:
@@ -288,7 +289,8 @@ def print_tree(node: Mapping[str, Any], depth: int, role: str = "") -> None:
     path = "/".join(filter(None, (node.get("artifact", files), node.get("part", ""))))
     mark = "  (unfinished)" if node.get("unfinished") else ""
     width = max(18, 26 - 2 * depth)  # of `source/docstrings`
-    click.echo(f"{'  ' * depth}{label:<{width}} {node['fingerprint'][:12]}  {path}{mark}")
+    line = f"{'  ' * depth}{label:<{width}} {node['fingerprint'][:12]}  {on_one_line(path)}{mark}"
+    click.echo(line)
     for parent, child in node["parents"].items():
         print_tree(child, depth + 1, parent)
 
@@ -356,9 +358,10 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
         emit({"ok": all_ok, "artifacts": rows})
     for path, result in results.items():
         if result.ok and not as_json:
-            click.echo(f"{path} matches its manifest, content sha256 {result.content_sha256}")
+            line = f"{path} matches its manifest, content sha256 {result.content_sha256}"
+            click.echo(on_one_line(line))
         for error in result.errors:
-            click.echo(f"{path}: {error}", err=True)
+            click.echo(on_one_line(f"{path}: {error}"), err=True)
     if not all_ok:
         ctx.exit(3)
 

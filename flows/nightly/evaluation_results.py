@@ -10,19 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import fmean, pstdev
+from statistics import pstdev
 from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import Manifest
-from cloze.core.figures import goodness
-from cloze.core.stages.stage import role_of
+from cloze.core.figures import goodness, mean
+from cloze.core.label_metrics import COMPARED_METRICS
+from cloze.core.records import read_record
+from cloze.core.stages.stage import CHECKPOINT, role_of
 from cloze.flows.graph.nodes import Node
 from cloze.flows.nightly.promotion_gate import (
-    COMPARED_METRICS,
     Result,
     SeedScores,
     TaskPredictions,
@@ -58,8 +59,8 @@ class Scores:
         """Mean score over tasks, errors negative; without tasks, the negative perplexity."""
         if self.values:
             by_task = self.values.items()
-            return fmean(
-                fmean(goodness(value, self.metric[task]) for value in by_seed.values())
+            return mean(
+                mean(goodness(value, self.metric[task]) for value in by_seed.values())
                 for task, by_seed in by_task
             )
         return -self.perplexity if self.perplexity is not None else float("-inf")
@@ -69,7 +70,7 @@ class Scores:
         return {
             task: {
                 "metric": self.metric[task],
-                "mean": fmean(by_seed.values()),
+                "mean": mean(by_seed.values()),
                 "deviation": pstdev(by_seed.values()),
                 "values": by_seed,
             }
@@ -77,7 +78,7 @@ class Scores:
         }
 
     def hundredths(self) -> dict[str, float]:
-        return {task: round(100 * fmean(by.values()), 2) for task, by in self.values.items()}
+        return {task: round(100 * mean(by.values()), 2) for task, by in self.values.items()}
 
 
 def gather(artifacts: Iterable[tuple[Node, str]]) -> dict[str, Scores]:
@@ -94,6 +95,8 @@ def gather(artifacts: Iterable[tuple[Node, str]]) -> dict[str, Scores]:
         for name in node.depends_on
     }
     by_label: dict[str, Scores] = {}
+    paths = {node.name: path for node, path in finished}
+    classes: dict[tuple[str, str], list[str]] = {}
     tables: dict[tuple[str, str], dict[str, list[dict[str, str]]]] = {}  # rows by seed
     for node, path in finished:
         label = str(node.values.get(AXIS, ""))
@@ -120,10 +123,13 @@ def gather(artifacts: Iterable[tuple[Node, str]]) -> dict[str, Scores]:
             if _is_ensemble(node):
                 continue
             tables.setdefault((label, task), {})[seed] = _read_table(path, summary)
+            trained = [path, *(paths[name] for name in node.depends_on if name in paths)]
+            classes[label, task] = next(filter(None, map(_classes, trained)), [])
     for (label, task), rows_by_seed in tables.items():
         scores = by_label[label]
         metric = scores.metric[task]
-        scores.answers[task] = _predictions(metric, rows_by_seed) or SeedScores(
+        own = classes[label, task]
+        scores.answers[task] = _predictions(metric, rows_by_seed, own) or SeedScores(
             metric=metric, values=scores.values[task]
         )
     return by_label
@@ -149,6 +155,14 @@ def _read_table(path: str, summary: Mapping[str, Any]) -> list[dict[str, str]]:
     return storage.read_tsv(storage.join(path, name))
 
 
+def _classes(path: str) -> list[str]:
+    """Return the labels of a fine-tuning's checkpoint in the task's order; empty: not there."""
+    config = storage.join(path, CHECKPOINT, "config.json")
+    content = read_record(storage.read_text(config)) if storage.exists(config) else None
+    task = (content or {}).get("task")
+    return [str(name) for name in task.get("labels") or ()] if isinstance(task, dict) else []
+
+
 def _is_ensemble(node: Node) -> bool:
     """Return whether the node evaluates several checkpoints together."""
     members = [key for key in node.inputs if role_of(key) == "checkpoint"]
@@ -168,7 +182,7 @@ def _task(node: Node, task: str) -> str:
 
 
 def _predictions(
-    metric: str, rows_by_seed: Mapping[str, list[dict[str, str]]]
+    metric: str, rows_by_seed: Mapping[str, list[dict[str, str]]], classes: Sequence[str]
 ) -> TaskPredictions | None:
     """Return the predictions of all seeds.
 
@@ -192,6 +206,7 @@ def _predictions(
         predictions={
             seed: [row[PREDICTION] for row in seed_rows] for seed, seed_rows in rows_by_seed.items()
         },
+        classes=classes,
     )
 
 

@@ -12,8 +12,9 @@ Held-out text is compared by the loss of groups of rows on which both models mad
 predictions. Its interval is about a hundred times narrower than that of a few dozen answers.
 
 Tasks without labels (spans, tags, numbers) have no score per example and are compared by seeds
-alone. With one seed the interval covers only the noise of the examples. The explanation states both
-cases. Figures that are not finite lose: a candidate's to any, a champion's to finite ones.
+alone. With one seed the interval covers only the noise of the examples. Seeds with equal scores say
+nothing of their noise: such a lead promotes nobody. The explanation states these cases. Figures
+that are not finite lose: a candidate's to any, a champion's to finite ones.
 
 The intervals hold simultaneously: with C candidates and T tasks each has the confidence
 1 - (1 - confidence) / (C T) (Bonferroni). At the default confidence of 95 %, equal candidates pass
@@ -24,51 +25,23 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf, isclose
-from statistics import fmean
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from cloze.core.errors import UsageError
-from cloze.core.figures import goodness, is_finite
-from cloze.core.label_metrics import CLASSIFICATION
+from cloze.core.figures import goodness, is_finite, mean
+from cloze.core.label_metrics import COMPARED_METRICS, score
 
 BETTER, WORSE, NOISE = "better", "worse", "within noise"
 BLOCK_WEIGHTS = 1 << 22  # weights of a block of resamples: 32 MiB
 Floats = npt.NDArray[np.float64]
 
 
-# Scores of labels that do not depend on the order of the classes, apart from F1's class 1.
-COMPARED_METRICS = {
-    name: CLASSIFICATION[name] for name in ("accuracy", "f1", "macro_f1", "matthews")
-}
-
-
-def score(
-    metric: str, labels: Sequence[str], predictions: Sequence[str], weights: Floats
-) -> Floats:
-    """Return the score under each weighting of the examples, float64 [R].
-
-    Args:
-        metric: a name in `COMPARED_METRICS`.
-        labels, predictions: label names of N examples; the sorted names are the classes 0, 1, ….
-        weights: float64 [R, N], not negative; each row has a positive one.
-    """
-    names = sorted({*labels, *predictions})
-    classes = {name: number for number, name in enumerate(names)}
-    pairs = zip(labels, predictions, strict=True)
-    # Confusion matrices of all resamples at once: a metric per resample takes minutes.
-    cells = np.array(
-        [classes[true] * len(names) + classes[predicted] for true, predicted in pairs],
-        dtype=np.int64,
-    )
-    counts = np.zeros((len(weights), len(names) ** 2))
-    for cell in np.unique(cells):
-        counts[:, cell] = weights[:, cells == cell].sum(axis=1)
-    return COMPARED_METRICS[metric](counts.reshape(len(weights), len(names), len(names)))
+SQUARED = 1e100  # the largest figure, and its inverse the smallest, whose squares add up in a float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +53,14 @@ class TaskPredictions:
         examples: hash of the example set; models are compared only on equal sets.
         labels: N true labels, in the order of the data.
         predictions: N predicted labels by seed.
+        classes: the task's labels in its order, for F1's class 1; empty: sorted.
     """
 
     metric: str
     examples: str
     labels: Sequence[str]
     predictions: Mapping[str, Sequence[str]]
+    classes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if self.metric not in COMPARED_METRICS:
@@ -126,6 +101,7 @@ class Comparison:
 
     Attributes:
         note: limitation of the interval; empty: none.
+        has_noise: whether the seeds' noise is known; a lead that may be noise is not better.
     """
 
     task: str
@@ -133,11 +109,14 @@ class Comparison:
     low: float
     high: float
     note: str = ""
+    has_noise: bool = True
 
     @property
     def verdict(self) -> str:
         """NaN compares as false: what is no number is worse."""
-        return BETTER if self.low > 0 else NOISE if self.low <= 0 <= self.high else WORSE
+        if self.low > 0:
+            return BETTER if self.has_noise else NOISE
+        return NOISE if self.low <= 0 <= self.high else WORSE
 
     def describe(self) -> str:
         """Return `sst2 +1.8 (+0.4 to +3.1)`, with the verdict unless it is "better"."""
@@ -171,7 +150,7 @@ class PromotionDecision:
         Tasks on which the champion's figures are not finite say nothing about the lead.
         """
         leads = [c.difference / max(c.high - c.low, 1e-9) for c in self.comparisons if c.low < inf]
-        return goodness(fmean(leads or [0.0]))
+        return goodness(mean(leads or [0.0]))
 
 
 def choose(
@@ -268,6 +247,12 @@ def compare(
             owner = "candidate" if model is candidate else "champion"
             note = f"the {owner}'s figures are not finite"
             return Comparison(task=task, difference=lead, low=lead, high=lead, note=note)
+    figures = (abs(figure) for model in (candidate, champion) for figure in _figures(model))
+    unit = max(figures, default=0.0)
+    if unit and not 1 / SQUARED <= unit <= SQUARED:
+        scaled = _divided(champion, unit), _divided(candidate, unit)
+        found = compare(task, *scaled, confidence, resamples, seed)
+        return replace(found, note=f"{found.note}; in units of {unit:.1g}".removeprefix("; "))
     if isinstance(champion, TextLosses) and isinstance(candidate, TextLosses):
         has_predictions = np.array(candidate.predictions) > 0
         counts = np.array(candidate.predictions)[has_predictions]
@@ -282,8 +267,12 @@ def compare(
             [goodness(value, model.metric) for value in model.values.values()]
             for model in (candidate, champion)
         ]
-        means, variances = list(map(fmean, seeds)), list(map(_seed_variance, seeds))
-        return _comparison(task, means, variances, confidence, note="by seeds alone")
+        means, variances = list(map(mean, seeds)), list(map(_seed_variance, seeds))
+        if not all(isclose(min(scores), max(scores)) for scores in seeds):
+            return _comparison(task, means, variances, confidence, note="by seeds alone")
+        note = "by seeds alone, whose equal scores show no noise: it is unknown"
+        found = _comparison(task, means, variances, confidence, note=note)
+        return replace(found, has_noise=False)
     assert isinstance(champion, TaskPredictions)
     assert isinstance(candidate, TaskPredictions)
     models, examples = (candidate, champion), len(candidate.labels)
@@ -298,7 +287,7 @@ def compare(
     of_examples = (float(np.concatenate(differences).var(ddof=1)), examples - 1)
     of_seeds = [_seed_variance(by_seed) for by_seed in scores if len(by_seed) > 1]
     note = "" if len(of_seeds) == 2 else "one seed: noise of the examples alone"
-    means = list(map(fmean, scores))
+    means = list(map(mean, scores))
     return _comparison(task, means, [of_examples, *of_seeds], confidence, note=note)
 
 
@@ -312,6 +301,14 @@ def _figures(result: Result) -> Iterable[float]:
     if isinstance(result, TaskPredictions):
         return ()
     return result.values.values() if isinstance(result, SeedScores) else result.losses
+
+
+def _divided(result: Result, unit: float) -> Result:
+    """Return a result in another unit, in which its squares neither overflow nor vanish."""
+    if isinstance(result, SeedScores):
+        return replace(result, values={seed: each / unit for seed, each in result.values.items()})
+    assert isinstance(result, TextLosses)
+    return replace(result, losses=[each / unit for each in result.losses])
 
 
 def _seed_variance(scores: Sequence[float]) -> tuple[float, int]:
@@ -337,8 +334,10 @@ def _comparison(
     difference = 0.0 if isclose(*means) else means[0] - means[1]
     total, half = sum(variance for variance, _ in variances), 0.0
     if total > 0:
-        # Welch and Satterthwaite: (sum of v)² / (sum of v² / d).
-        freedom = total**2 / sum(variance**2 / max(1, degrees) for variance, degrees in variances)
+        # Welch and Satterthwaite: (sum of v)² / (sum of v² / d); squares of shares cannot vanish.
+        freedom = 1 / sum(
+            (variance / total) ** 2 / max(1, degrees) for variance, degrees in variances
+        )
         half = float(t.ppf((1 + confidence) / 2, freedom)) * total**0.5
     low, high = difference - half, difference + half
     return Comparison(
@@ -350,7 +349,10 @@ def _scores(answers: TaskPredictions, weights: Floats) -> Floats:
     """Return the scores by seed, float64 [seeds, R]."""
     by_seed = answers.predictions.values()
     return np.stack(
-        [score(answers.metric, answers.labels, predicted, weights) for predicted in by_seed]
+        [
+            score(answers.metric, answers.labels, predicted, weights, answers.classes)
+            for predicted in by_seed
+        ]
     )
 
 

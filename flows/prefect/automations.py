@@ -6,13 +6,16 @@ themselves; automations without it are not touched, whatever their names.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from typing import Any, cast
 from uuid import UUID
 
 from prefect.automations import AutomationCore
-from prefect.blocks.core import Block
 from prefect.blocks.notifications import SlackWebhook
 from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import SyncPrefectClient
@@ -24,6 +27,7 @@ from prefect.types import SecretDict
 from pydantic import SecretStr
 
 from cloze.core.errors import UsageError
+from cloze.flows.prefect.schedules import VARIABLE
 from cloze.flows.prefect.sweep import read_all
 
 TAG = "cloze"
@@ -61,8 +65,13 @@ PAYLOAD = """{{ {
 }|tojson }}"""  # `tojson` escapes quotes and newlines
 
 
-def desired_automations(client: SyncPrefectClient, notify: str) -> list[AutomationCore]:
+def desired_automations(
+    client: SyncPrefectClient, notify: str
+) -> tuple[list[AutomationCore], list[str]]:
     """Return the automations that the server should have, as far as the environment says.
+
+    The second list has a sentence if the address for notifications was another one: all projects
+    of a server share it.
 
     The address for notifications is stored encrypted, in a Prefect block.
 
@@ -75,13 +84,14 @@ def desired_automations(client: SyncPrefectClient, notify: str) -> list[Automati
         UsageError: `notify` has neither form, or the block does not exist.
     """
     if notify.strip() in ("", NO_NOTIFICATIONS):
-        return [_crash_without_heartbeat()]
-    action = _action(client, notify.strip())
+        return [_crash_without_heartbeat()], []
+    changes: list[str] = []
+    action = _action(client, notify.strip(), changes)
     return [
         _crash_without_heartbeat(),
         _notify(NOTIFY_FAILED, ("Failed", "Crashed", "TimedOut"), action),
         _notify(NOTIFY_NIGHTLY, (EVALUATED,), action),
-    ]
+    ], changes
 
 
 def _crash_without_heartbeat() -> AutomationCore:
@@ -122,13 +132,18 @@ def _automation(name: str, description: str, trigger: EventTrigger, action: Any)
     )
 
 
-def _action(client: SyncPrefectClient, notify: str) -> SendNotification | CallWebhook:
-    block: Block
+def _action(
+    client: SyncPrefectClient, notify: str, changes: list[str]
+) -> SendNotification | CallWebhook:
+    block: SlackWebhook | Webhook
     if notify.startswith("https://hooks.slack.com/"):
         block = SlackWebhook(url=SecretStr(notify))
-        return SendNotification(block_document_id=_saved(block), subject=SUBJECT, body=BODY)
+        return SendNotification(
+            block_document_id=_saved(block, changes), subject=SUBJECT, body=BODY
+        )
     if notify.startswith(("http://", "https://")):
-        return CallWebhook(block_document_id=_saved(webhook(notify)), payload=PAYLOAD)
+        block = webhook(notify)
+        return CallWebhook(block_document_id=_saved(block, changes), payload=PAYLOAD)
     if not _DOCUMENT.fullmatch(notify):
         raise UsageError(
             f"{NOTIFY} must be a webhook's URL, or TYPE/NAME of a notification block in Prefect, "
@@ -152,20 +167,32 @@ def webhook(url: str) -> Webhook:
     )
 
 
-def _saved(block: Block) -> UUID:
-    """Save the block under the name `BLOCK` and return its id."""
+def _saved(block: SlackWebhook | Webhook, changes: list[str]) -> UUID:
+    """Save the block under the name `BLOCK` and return its id; say if its address was another."""
+    with suppress(ValueError):  # none is there
+        if cast(Any, type(block).load(BLOCK)).url != block.url:
+            changes.append(
+                f"notifications of all projects of this server go to {NOTIFY}'s address (block"
+                f" {BLOCK}); it was another"
+            )
     return UUID(str(block.save(BLOCK, overwrite=True)))
 
 
 def apply_automations(
-    client: SyncPrefectClient, automations: list[AutomationCore], *, notifies: bool
+    client: SyncPrefectClient,
+    automations: list[AutomationCore],
+    *,
+    notifies: bool,
+    last: Mapping[str, str],
 ) -> tuple[list[str], list[str]]:
     """Create, update or delete this package's automations on the server.
 
-    One that is switched off or renamed in Prefect stays so, with the tags that it was given.
+    One that is switched off, renamed or deleted in Prefect stays so, with the tags that it was
+    given. As with schedules, a deleted one comes back when what it should be changes.
 
     Args:
         notifies: whether the environment says anything about notifications; if not, they stay.
+        last: what was deployed last, see `automation_record`.
 
     Returns:
         Names of the automations, and sentences about changes.
@@ -190,20 +217,45 @@ def apply_automations(
             changes.append(f"automation {name!r} is deleted")
         if wanted is None:
             continue
+        is_same = last.get(mark) == _digest(wanted)
+        if not existing and is_same:
+            changes.append(
+                f"automation {name!r} stays deleted as in Prefect; to have it again, delete"
+                f" Prefect's variable {VARIABLE}"
+            )
+            continue
         names.append(name)
         if not existing:
             client.create_automation(wanted)
+            if mark in last:
+                changes.append(f"automation {name!r} is new and is made again; it was deleted")
             continue
         first = existing[0]
         kept = {"enabled": first.enabled, "name": first.name}
         tags = [*wanted.tags, *(tag for tag in first.tags if tag not in wanted.tags)]
         update = wanted.model_copy(update={**kept, "tags": tags})
         if _content(first) != _content(update):
-            changes.append(f"automation {name!r} is Cloze's again; it was changed in Prefect")
+            reason = (
+                "was changed in Prefect" if is_same or mark not in last else "has other content"
+            )
+            changes.append(f"automation {name!r} is Cloze's again; it {reason}")
         client.update_automation(first.id, update)
         if not update.enabled:
             changes.append(f"automation {name!r} stays switched off")
     return names, changes
+
+
+def automation_record(
+    automations: list[AutomationCore], *, notifies: bool, last: Mapping[str, str]
+) -> dict[str, str]:
+    """Return the digest of each automation by its mark; those that are left alone stay."""
+    kept = {} if notifies else {mark: last[mark] for mark in MARKS.values() if mark in last}
+    return kept | {MARKS[each.name]: _digest(each) for each in automations}
+
+
+def _digest(automation: AutomationCore) -> str:
+    content = json.dumps(_content(automation), sort_keys=True)
+    return hashlib.sha256(content.encode()).hexdigest()[:16]
 
 
 def _content(automation: AutomationCore) -> dict[str, Any]:

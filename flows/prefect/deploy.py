@@ -1,7 +1,8 @@
 """Registration of `prefect.yaml`'s deployments, the work pool and the automations with Prefect.
 
 Deployments of Cloze that the file no longer contains are deleted. What an operator has set in
-Prefect stays: pauses, schedules (`schedules.py`), automations that are off (`automations.py`).
+Prefect stays: pauses, schedules (`schedules.py`), automations that are off or deleted
+(`automations.py`). What has to be made again is said.
 """
 
 from __future__ import annotations
@@ -26,11 +27,22 @@ from prefect.settings import PREFECT_API_URL
 from cloze.core import storage
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.secrets import redact
-from cloze.flows.prefect.automations import NOTIFY, apply_automations, desired_automations
+from cloze.flows.prefect.automations import (
+    MARKS,
+    NOTIFY,
+    apply_automations,
+    automation_record,
+    desired_automations,
+)
 from cloze.flows.prefect.client import connected
 from cloze.flows.prefect.environment import HOME, PREFECT_YAML
 from cloze.flows.prefect.parameters import fields_of
-from cloze.flows.prefect.schedules import desired_schedules, sync_schedules
+from cloze.flows.prefect.schedules import (
+    desired_schedules,
+    read_last,
+    sync_schedules,
+    write_last,
+)
 from cloze.flows.prefect.sweep import read_all
 from cloze.flows.views.terminal import saying
 
@@ -77,11 +89,12 @@ def deploy(
             "no Prefect server is set; set PREFECT_API_URL, or start a server with `cloze ui`"
         )
     with saying(f"a deploy waits for Prefect at {api}"), connected(api) as client:
-        pool = _pool(client, content)
-        before, kept = dict(_of_pool(client)), []  # a team's stack moves some
+        last = read_last(client)
+        pool, changes = _pool(client, content, is_known=bool(last))
+        before = dict(_of_pool(client))  # a team's stack moves some
         entries = {str(entry["name"]): entry for entry in content["deployments"]}
         _check_owner(before, entries)
-        desired_schedules(entries, {})  # a wrong one is refused before anything is changed
+        desired = desired_schedules(entries, last)  # a wrong one is refused before any change
         _run_prefect_deploy(api, path, content)
         after = dict(_of_pool(client, pool))
         removed = [name for name, each in after.items() if _is_dropped(each, entries)]
@@ -92,11 +105,22 @@ def deploy(
         for name in sorted(name for name in before.keys() & after if before[name].paused):
             # Prefect's command starts a paused deployment again
             client.update_deployment(after[name].id, DeploymentUpdate(paused=True))
-            kept.append(f"deployment {name} stays paused")
-        schedules, changes = sync_schedules(client, entries, _of_file(after, entries))
+            changes.append(f"deployment {name} stays paused")
+        own = _of_file(after, entries)
+        remade = _remade(before, own, last)
+        changes += [
+            f"deployment {name} had been deleted and is made again; pause it in Prefect to keep it"
+            f" from running"
+            for name in remade
+        ]
+        schedules, of_schedules = sync_schedules(client, entries, own, last, remade)
         notify = os.environ.get(NOTIFY, "") if notify is None else notify
-        automations = desired_automations(client, notify)
-        names, more = apply_automations(client, automations, notifies=bool(notify.strip()))
+        automations, of_block = desired_automations(client, notify)
+        notifies = bool(notify.strip())
+        names, of_automations = apply_automations(client, automations, notifies=notifies, last=last)
+        record = desired | {name: str(each.id) for name, each in own.items()}
+        record |= automation_record(automations, notifies=notifies, last=last)
+        write_last(client, {*entries, *MARKS.values()}, record)
         return DeployResult(
             api=api,
             pool=pool,
@@ -105,7 +129,13 @@ def deploy(
             removed=removed,
             schedules=schedules,
             automations=names,
-            changes=[*_differences(before, after), *kept, *changes, *more],
+            changes=[
+                *_differences(before, after),
+                *changes,
+                *of_schedules,
+                *of_block,
+                *of_automations,
+            ],
         )
 
 
@@ -152,14 +182,35 @@ def _differences(
     ]
 
 
-def _pool(client: SyncPrefectClient, content: Mapping[str, Any]) -> str:
-    """Return the name of the file's work pool; create the pool if it does not exist."""
+def _remade(
+    before: Mapping[str, DeploymentResponse],
+    own: Mapping[str, DeploymentResponse],
+    last: Mapping[str, str],
+) -> list[str]:
+    """Return the file's deployments that were deleted since the last deploy, and exist again."""
+    ids = {each.id for each in before.values()}
+    known = own.keys() & {key.partition("/")[0] for key in last}
+    return sorted(
+        name
+        for name in known
+        if own[name].id not in ids or last.get(name, str(own[name].id)) != str(own[name].id)
+    )
+
+
+def _pool(
+    client: SyncPrefectClient, content: Mapping[str, Any], *, is_known: bool
+) -> tuple[str, list[str]]:
+    """Return the name of the file's work pool, and what there is to say about it.
+
+    The pool is created if it does not exist; on a server that is known, it was deleted.
+    """
     pools = {str((entry.get("work_pool") or {}).get("name")) for entry in content["deployments"]}
     if len(pools) != 1:
         raise UsageError(
             f"the deployments name several work pools ({', '.join(sorted(pools))}); use one for all"
         )
     (name,) = pools
+    changes: list[str] = []
     try:
         client.read_work_pool(name)
     except ObjectNotFound:
@@ -170,7 +221,9 @@ def _pool(client: SyncPrefectClient, content: Mapping[str, Any]) -> str:
             client.create_work_pool(
                 WorkPoolCreate(name=name, type="process", base_job_template=template)
             )
-    return name
+        if is_known:
+            changes.append(f"work pool {name} is made: it was not there; pause it to stop its runs")
+    return name, changes
 
 
 def _run_prefect_deploy(api: str, path: Path, content: Mapping[str, Any]) -> None:

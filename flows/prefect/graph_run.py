@@ -169,7 +169,8 @@ def full_run(
         task_seed: Seed of fine-tuning: head weights, order, dropout. Empty: as in the config.
         workers: Beam workers of a data stage; changes no result. Empty: as in the config.
         processes: Training processes, one per GPU; changes no result. Empty: as in the config.
-        nodes: Hosts that train together, with a launcher. Empty: as in the config.
+        nodes: Hosts that train together, with a launcher; other stages have one. Empty: as in the
+            config.
         hostfile: For ssh: a hostfile on the worker's machine. Empty: as in the config.
     """
     return flow_state.settled(_run(locals()))
@@ -227,8 +228,11 @@ def _run(values: Mapping[str, Any]) -> State[Any]:
     session = ACTIVE.get()
     try:
         if session is None:  # a worker started it; Prefect's lines are in its log
-            quiet, title = Console(quiet=True), str(flow_run.name)
-            session = RunSession(parameters_of(values), quiet, run_id=flow_run.id, title=title)
+            parameters, title = parameters_of(values), str(flow_run.name)
+            if sentence := form.left_out(values, parameters):
+                get_run_logger().warning("%s", sentence)
+            quiet = Console(quiet=True)
+            session = RunSession(parameters, quiet, run_id=flow_run.id, title=title)
             watch_parent()
         with session:
             return run_as_tasks(session, int(values["retries"]))

@@ -53,7 +53,8 @@ LearningRate = Annotated[
 Launcher = Annotated[
     str | None,
     _schema(
-        "What starts the training processes, on this host or on several. Empty: as in the config.",
+        "What starts the processes of all stages, on this host or on others; a section's own in "
+        "the config counts more. Empty: as in the config.",
         anyOf=[
             {"title": "Launcher", "type": "string", "enum": list(LAUNCHERS)},
             {"title": "As in the config", "type": "null"},
@@ -125,14 +126,12 @@ KEYS = {  # key in the config by form field
     "task_seed": "finetune.seed",
     "workers": "run.workers",
     "processes": "run.processes",
-    "launcher": "pretrain.run.launcher",
-    "nodes": "pretrain.run.nodes",
-    "hostfile": "pretrain.run.hostfile",
+    "launcher": "run.launcher",
+    "nodes": "run.nodes",
+    "hostfile": "run.hostfile",
 }
 LAUNCHER_OPTIONS = ("slurm", "kubernetes", "ssh")  # launchers with options of their own
-STAGES = {name: key.partition(".")[0] for name, key in KEYS.items()} | {
-    "launcher_options": "pretrain"
-}
+STAGES = {name: key.partition(".")[0] for name, key in KEYS.items()} | {"launcher_options": "run"}
 
 
 def fields_of(until: Collection[str]) -> set[str] | None:
@@ -154,7 +153,7 @@ def parameters_of(values: Mapping[str, Any]) -> RunParameters:
     """
     filled = {key: values[name] for name, key in KEYS.items() if values.get(name) is not None}
     if options := values.get("launcher_options"):
-        filled[f"pretrain.run.{_options_field(values.get('launcher'))}"] = list(options)
+        filled[f"run.{_options_field(values.get('launcher'))}"] = list(options)
     overrides = nested.nest(values.get("overrides") or {})
     if filled:
         by_section = _by_section(filled, str(values["config"]), overrides)
@@ -169,6 +168,13 @@ def parameters_of(values: Mapping[str, Any]) -> RunParameters:
     return RunParameters.model_validate(
         {"config": values["config"], "overrides": overrides, **nodes}
     )
+
+
+def left_out(values: Mapping[str, Any], parameters: RunParameters) -> str:
+    """Return a sentence about the deployment's stages that the config lacks; empty: none."""
+    absent = [name for name in values.get("until") or () if name not in parameters.until]
+    stages_of = f"stage{'s' * (len(absent) > 1)} {', '.join(absent)}"
+    return f"config {values['config']!r} does not have {stages_of}: left out" if absent else ""
 
 
 def _options_field(launcher: str | None) -> str:

@@ -2,7 +2,7 @@
 
 A Prefect variable keeps what was deployed last. Only a schedule whose setting has changed since
 then is updated; a pause, an hour or a deletion in Prefect's UI stays. Schedules that no deploy has
-made are not touched.
+made are not touched. Projects on one server share the variable: each replaces its own keys only.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -27,7 +27,9 @@ from cloze.core.records import read_record
 
 NIGHTLY = "CLOZE_NIGHTLY"
 NIGHT = "nightly-evaluation/nightly"  # deployment and slug of the schedule that NIGHTLY sets
-VARIABLE = "cloze_schedules"  # {"deployment/slug": "MINUTE HOUR DAY MONTH WEEKDAY ZONE"}
+# {"DEPLOYMENT/SLUG": "MINUTE HOUR DAY MONTH WEEKDAY ZONE", "DEPLOYMENT": its id,
+#  "MARK": digest of the automation}
+VARIABLE = "cloze_schedules"
 
 
 def parse(text: str, origin: str = "prefect.yaml") -> CronSchedule:
@@ -83,7 +85,7 @@ def desired_schedules(
 
 
 def last_deployed(value: Any) -> dict[str, str]:
-    """Return the schedules in the variable, which Prefect's UI may have made an object, or cut."""
+    """Return the record in the variable, which Prefect's UI may have made an object, or cut."""
     found = value if isinstance(value, dict) else read_record(str(value)) or {}
     return {key: text for key, text in found.items() if isinstance(text, str)}
 
@@ -157,20 +159,21 @@ def sync_schedules(
     client: SyncPrefectClient,
     entries: Mapping[str, Mapping[str, Any]],
     deployments: Mapping[str, DeploymentResponse],
+    last: Mapping[str, str],
+    remade: Collection[str],
 ) -> tuple[list[str], list[str]]:
     """Bring the schedules of deployments up to the file and the environment.
 
     Args:
         entries: deployments of the file, by name.
         deployments: the same on the server.
+        last: what was deployed last, see `VARIABLE`.
+        remade: names of deployments that were deleted since then, and are made again.
 
     Returns:
         `deployment/slug: schedule` of the file's schedules as they are now, and sentences about
         what was changed, or left although it differs.
     """
-    variable = client.read_variable_by_name(VARIABLE)
-    last = last_deployed(variable.value if variable else None)
-    written = variable.updated if variable else None
     desired = desired_schedules(entries, last)
     states: list[_ScheduleState] = []
     for key in sorted({*desired, *last}):
@@ -184,13 +187,28 @@ def sync_schedules(
             wanted=desired.get(key),
             last=last.get(key),
             found=next((schedule for schedule in found if schedule.slug == slug), None),
-            is_remade=written is not None and (deployment.created or written) > written,
+            is_remade=name in remade,
         )
         states.append(state)
     changes = [sentence for state in states for sentence in state.apply(client)]
-    value = json.dumps(desired)
-    if variable is None:
-        client.create_variable(VariableCreate(name=VARIABLE, value=value, tags=["cloze"]))
-    elif desired != last or any(state.is_remade for state in states):
-        client.update_variable(VariableUpdate(name=VARIABLE, value=value))
     return [state.now for state in states if state.wanted], changes
+
+
+def read_last(client: SyncPrefectClient) -> dict[str, str]:
+    """Return the record of the last deploys, see `VARIABLE`."""
+    variable = client.read_variable_by_name(VARIABLE)
+    return last_deployed(variable.value if variable else None)
+
+
+def write_last(client: SyncPrefectClient, own: Collection[str], record: Mapping[str, str]) -> None:
+    """Replace the keys that are, or begin with, a name in `own`.
+
+    The others are read again: another project may just have written them.
+    """
+    last = read_last(client)
+    kept = {key: text for key, text in last.items() if key.partition("/")[0] not in own}
+    value = json.dumps({**kept, **record})
+    if client.read_variable_by_name(VARIABLE) is None:
+        client.create_variable(VariableCreate(name=VARIABLE, value=value, tags=["cloze"]))
+    elif {**kept, **record} != last:
+        client.update_variable(VariableUpdate(name=VARIABLE, value=value))

@@ -19,7 +19,14 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from cloze.core.humanize import elapsed, format_bytes, format_count, format_duration, labelled
+from cloze.core.humanize import (
+    elapsed,
+    format_bytes,
+    format_count,
+    format_duration,
+    labelled,
+    on_one_line,
+)
 from cloze.flows.graph.estimate import THIS_HOST, Estimate, place
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.views.terminal import MAX_LINES, ellipsized, group_instances, table_of
@@ -311,7 +318,7 @@ def _now(nodes: Mapping[str, Mapping[str, Any]]) -> str:
 def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
     """Print one line per node."""
     out.print(
-        f"[bold]{escape(record['run'])}[/] {state(record['state'])}  started "
+        f"[bold]{escape(on_one_line(record['run']))}[/] {state(record['state'])}  started "
         f"{when(record['started'])}, {format_duration(elapsed(record))}"
         f"{'  process {pid} on {host}'.format(**record) if record['host'] else ''}"
     )

@@ -18,14 +18,15 @@ from typing import IO, Any
 
 import click
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.markup import escape
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from cloze.core.figures import goodness, is_finite
-from cloze.core.humanize import format_duration
+from cloze.core.humanize import format_duration, on_one_line, printable
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph.stages import headline
 
@@ -119,6 +120,13 @@ class WholeConsole(Console):
         if not self.width or (not self.is_terminal and "COLUMNS" not in os.environ):
             self.width = UNWRAPPED
 
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield what is printed; a control character of a text is shown, and controls nothing."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else printable(text), style, control)
+
     def print(self, *objects: Any, **how: Any) -> None:
         how.setdefault("crop", False)
         if self.is_terminal:
@@ -151,7 +159,14 @@ def done_line(result: BuildResult, name: str | None = None) -> str:
 
 
 class _Table(Table):
-    """A table whose fixed columns are whole, also where the terminal is too narrow for them."""
+    """A table whose fixed columns are whole, also where the terminal is too narrow for them.
+
+    A cell of text is one line: a line break in a name is no second row.
+    """
+
+    def add_row(self, *cells: RenderableType | None, **how: Any) -> None:
+        lines = (on_one_line(cell) if isinstance(cell, str) else cell for cell in cells)
+        super().add_row(*lines, **how)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         needed = GAP * (len(self.columns) - 1)
@@ -177,7 +192,7 @@ def table_of(
         box=None,
         header_style="bold",
         pad_edge=False,
-        title=title and escape(title),
+        title=title and escape(on_one_line(title)),
         title_justify="left",
         title_style="dim",
     )
@@ -194,7 +209,7 @@ def table_of(
 
 def ellipsized(text: str) -> Text:
     """Return text that is cut off at the end of its column."""
-    return Text(text, no_wrap=True, overflow="ellipsis")
+    return Text(on_one_line(text), no_wrap=True, overflow="ellipsis")
 
 
 def summary_tables(content: Mapping[str, Any], width: int) -> Iterator[Table]:

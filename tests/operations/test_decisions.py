@@ -26,12 +26,20 @@ def undeploy(operations: Operations) -> None:
             operations.delete(f"/deployments/{each['id']}")
 
 
+def forget(operations: Operations) -> None:
+    """Undeploy, and remove the record, which would keep deleted automations away."""
+    undeploy(operations)
+    for each in operations.call("/variables/filter", {}):
+        if each["name"] == schedules.VARIABLE:
+            operations.delete(f"/variables/{each['id']}")
+
+
 @pytest.fixture
 def server(operations: Operations) -> Iterator[Operations]:
     """The server as before any `cloze deploy`; what is decided here meets no other test."""
-    undeploy(operations)
+    forget(operations)
     yield operations
-    undeploy(operations)
+    forget(operations)
 
 
 def deploy(server: Operations, **environment: str) -> dict[str, Any]:
@@ -110,7 +118,9 @@ def test_decisions_stay_and_changes_are_told(server: Operations) -> None:
     assert "notify" in "\n".join(last["changes"])
 
     undeploy(server)  # who deletes a deployment, and deploys again, wants it whole
-    deploy(server)
+    again = "\n".join(deploy(server)["changes"])
+    assert f"deployment {NIGHT} had been deleted and is made again" in again
+    assert f"automation {crash['name']!r} stays deleted" in again
     assert [slug for slug, *_ in night(server)] == ["nightly"]
     deployment = server.call(f"/deployments/name/{NIGHT}/{NIGHT}")["id"]
     (back,) = server.call(f"/deployments/{deployment}/schedules")

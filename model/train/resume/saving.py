@@ -30,9 +30,10 @@ from cloze.core import storage
 from cloze.core.artifacts import checkpoint_files, checkpoints
 from cloze.core.artifacts.artifact import FileEntry
 from cloze.core.errors import ClozeError, SupersededError, remedy
+from cloze.core.humanize import format_duration
 from cloze.model import checkpoint
 from cloze.model.tensors import part_name, to_saved_dtype, write_tensors
-from cloze.model.train.distributed import World
+from cloze.model.train.distributed import SAVING_TIMEOUT, World
 from cloze.model.train.engines.protocol import Engine
 from cloze.model.train.resume import state
 from cloze.model.train.spec.progress import RunInfo, TrainerState
@@ -83,6 +84,7 @@ class CheckpointSaver:
         self._path, self._world, self._saved, self._run = path, world, saved, run
         self._keep, self._sync = keep, sync
         self._thread: threading.Thread | None = None
+        self._deadline = 0.0  # of the running save
         self._error: BaseException | None = None
         self._landed: deque[tuple[int, float]] = deque()  # the thread appends
         self.written = 0
@@ -90,8 +92,14 @@ class CheckpointSaver:
 
     @property
     def failed(self) -> bool:
-        """True if a save failed: the next `save_async` or `wait` raises its error, on all ranks."""
-        return self._error is not None
+        """True if a save failed or hangs: the next `save_async` or `wait` raises, on all ranks."""
+        is_late = self._thread is not None and time.monotonic() > self._deadline
+        return self._error is not None or (is_late and not self._is_done())
+
+    def _is_done(self, seconds: float = 0.0) -> bool:
+        if self._thread is not None:
+            self._thread.join(seconds)
+        return self._thread is None or not self._thread.is_alive()
 
     def pop_completed(self) -> list[tuple[int, float]]:
         """Return newly completed steps since the last call, each with its seconds."""
@@ -141,6 +149,7 @@ class CheckpointSaver:
         self._thread = threading.Thread(
             target=self._write, args=(snapshot,), name="cloze-save", daemon=True
         )
+        self._deadline = time.monotonic() + SAVING_TIMEOUT.total_seconds()
         self._thread.start()
 
     def _make_room(self, step: int) -> int:
@@ -155,18 +164,22 @@ class CheckpointSaver:
         """Wait until nothing is being written.
 
         Raises:
-            ClozeError: a rank could not write its shard. Older checkpoints are intact.
+            ClozeError: a rank could not write its shard, or writes it for longer than the limit.
+                Older checkpoints are intact.
         """
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        if not self._is_done(max(0.0, self._deadline - time.monotonic())):
+            raise ClozeError(
+                f"a checkpoint of {self._path} is not written after"
+                f" {format_duration(SAVING_TIMEOUT.total_seconds())}; older ones are intact: check"
+                f" the storage and run again"
+            )
+        self._thread = None
         if self._error is not None:
             raise self._error
 
     def close(self) -> None:
         """Wait up to `LINGER_SECONDS` for a running save, however the training ended."""
-        if self._thread is not None:
-            self._thread.join(LINGER_SECONDS)
+        self._is_done(LINGER_SECONDS)
 
     def metrics(self) -> dict[str, float | None]:
         """Return the session's number of checkpoints, and mean seconds per checkpoint."""

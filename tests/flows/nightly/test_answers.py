@@ -97,6 +97,31 @@ def test_labels_are_compared_example_by_example_by_the_task_s_own_score(tmp_path
     assert found.predictions == {"1": ["1", "1"], "2": ["1", "1"]}
 
 
+@pytest.mark.parametrize("labels", [["b", "a"], ["a", "b"], None])
+def test_class_1_of_f1_is_the_task_s(tmp_path: Path, labels: list[str] | None) -> None:
+    """The fine-tuning's checkpoint has the labels in order; its evaluation reads that."""
+    rows = table("index\ttext\tlabel\tprediction", "0\tt\ta\ta", "1\tu\tb\ta", "2\tv\tb\tb")
+
+    def write(path: Path) -> None:
+        (path / "checkpoint").mkdir()
+        task = {"name": "x"} if labels is None else {"name": "x", "labels": labels}
+        (path / "checkpoint" / "config.json").write_text(json.dumps({"task": task}))
+        rows(path)
+
+    summary = {
+        "task": "x",
+        "metric": "f1",
+        "metrics": {"f1": 0.5},
+        "predictions": "predictions.tsv",
+    }
+    trained = made(tmp_path, 1, summary, write)
+    evaluated = made(tmp_path, 2, summary, rows, reads=[trained[0].name])
+    for nodes in ([trained], [trained, evaluated]):
+        found = gather(nodes)["demo"].answers["x"]
+        assert isinstance(found, TaskPredictions)
+        assert list(found.classes) == (labels or [])
+
+
 @pytest.mark.parametrize(
     ("metric", "file", "write"),
     [

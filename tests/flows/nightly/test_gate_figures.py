@@ -12,8 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cloze.core.figures import check_figures, goodness, is_finite, lower_is_better
+from cloze.core.label_metrics import score
 from cloze.flows.nightly.evaluation_results import Scores
-from cloze.flows.nightly.promotion_gate import NOISE, SeedScores, TaskPredictions, decide
+from cloze.flows.nightly.promotion_gate import (
+    BETTER,
+    NOISE,
+    SeedScores,
+    TaskPredictions,
+    TextLosses,
+    choose,
+    decide,
+)
 from cloze.model.train.loop import loop
 
 ERRORS = (
@@ -104,7 +113,79 @@ def test_figures_that_differ_by_rounding_are_a_tie(
 
 def test_a_small_lead_is_shown_as_one() -> None:
     decision = decide(by_seeds("f1", 0.3, 0.3), by_seeds("f1", 0.3001, 0.3001))
-    assert decision.why.startswith("promoted: t +0.01 (+0.01 to +0.01")
+    assert decision.why.startswith("kept: t +0.01 (+0.01 to +0.01")
+
+
+@given(
+    st.floats(0, 1), st.floats(0, 1), st.integers(2, 5), st.integers(2, 5),
+    st.sampled_from(["better", "not_worse"]),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_equal_scores_of_seeds_are_no_certainty(
+    own: float, other: float, seeds: int, others: int, promote_if: Any
+) -> None:
+    """The interval has no width: noise was not seen, which is not the same as that there is none."""
+    decision = decide(
+        by_seeds("f1", *[own] * seeds), by_seeds("f1", *[other] * others), promote_if=promote_if
+    )
+    (found,) = decision.comparisons
+    assert found.verdict != BETTER
+    assert "equal scores show no noise" in decision.why
+    assert decision.promoted == (found.verdict == NOISE and promote_if == "not_worse")
+
+
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=3),
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=3),
+)
+@settings(max_examples=200, deadline=None)
+@pytest.mark.filterwarnings("error")
+def test_every_finite_figure_is_compared(own: list[float], other: list[float]) -> None:
+    """Sums and squares of figures near 1e308 overflow, of those near 1e-308 vanish."""
+    groups = range(len(own))
+    for champion, candidate in (
+        (by_seeds("f1", *own), by_seeds("f1", *other)),
+        (by_seeds("loss", *other), by_seeds("loss", *own)),
+        *(
+            tuple(
+                {"t": TextLosses(examples="x", predictions=[3 for _ in groups], losses=losses)}
+                for losses in pair
+            )
+            for pair in [(own, (other * 2)[: len(own)])]
+        ),
+    ):
+        best, decision = choose(champion, {"a": candidate, "b": champion}, resamples=20)
+        mirrored = decide(candidate, champion, resamples=20)
+        decision = decide(champion, candidate, resamples=20)
+        assert best in ("a", "b")
+        assert not (decision.promoted and mirrored.promoted)
+        assert "nan" not in decision.why + mirrored.why
+        assert "inf" not in decision.why + mirrored.why
+        assert decide(champion, champion, promote_if="not_worse", resamples=20).promoted
+
+
+@pytest.mark.parametrize("scale", [1e-305, 1e-160, 1.0, 1e160, 1e305])
+def test_a_lead_is_one_in_every_unit(scale: float) -> None:
+    own, other = (
+        by_seeds("f1", *[scale * each for each in values])
+        for values in ((0.1, 0.11, 0.12), (0.8, 0.81, 0.79))
+    )
+    assert decide(own, other).promoted
+    assert not decide(other, own).promoted
+    mean_of = Scores(metric={"t": "f1"}, values={"t": {"1": 1e308, "2": 1e308}})
+    assert mean_of.mean == pytest.approx(1e308)
+
+
+@pytest.mark.parametrize("classes", [("0", "1"), ("1", "0"), ("yes", "no"), ()])
+def test_f1_is_of_the_task_s_class_1(classes: tuple[str, ...]) -> None:
+    names = classes or ("no", "yes")
+    labels = [names[0], names[1], names[1], names[0], names[0]]
+    said = [names[0], names[1], names[0], names[1], names[0]]
+    weights = np.ones((1, 5))
+    (found,) = score("f1", labels, said, weights, classes)
+    assert found == pytest.approx(2 * 1 / (2 * 1 + 1 + 1))
+    (only,) = score("f1", [names[1]] * 2, [names[1]] * 2, np.ones((1, 2)), names)
+    assert only == 1.0
 
 
 def test_labels_scored_by_different_metrics_are_not_compared() -> None:

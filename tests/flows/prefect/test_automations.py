@@ -29,6 +29,7 @@ from cloze.flows.prefect.automations import (
     TAG,
     _crash_without_heartbeat,
     apply_automations,
+    automation_record,
 )
 
 
@@ -88,6 +89,7 @@ class Server:
 
     def __init__(self, *automations: AutomationCore) -> None:
         self.automations = {uuid4(): each for each in automations}
+        self.last: dict[str, str] = {}
 
     def read_automations(self, *, sort: str, offset: int) -> list[Automation]:
         assert sort
@@ -104,7 +106,9 @@ class Server:
         del self.automations[key]
 
     def deploy(self, *wanted: AutomationCore, notifies: bool = False) -> list[str]:
-        _, changes = apply_automations(cast(Any, self), list(wanted), notifies=notifies)
+        how: dict[str, Any] = {"notifies": notifies, "last": self.last}
+        _, changes = apply_automations(cast(Any, self), list(wanted), **how)
+        self.last = automation_record(list(wanted), **how)
         return changes
 
 
@@ -159,3 +163,42 @@ def test_none_ends_those_that_were_renamed_too() -> None:
     server = Server(OWN, failed)
     assert any("is deleted" in told for told in server.deploy(OWN, notifies=True))
     assert list(server.automations.values()) == [OWN]
+
+
+FAILED = OWN.model_copy(update={"name": NOTIFY_FAILED, "tags": [TAG, MARKS[NOTIFY_FAILED]]})
+
+
+@pytest.mark.parametrize("deleted", [[OWN], [FAILED], [OWN, FAILED]])
+def test_what_an_operator_has_deleted_stays_deleted_and_is_said(
+    deleted: list[AutomationCore],
+) -> None:
+    server = Server()
+    assert server.deploy(OWN, FAILED, notifies=True) == []
+    left = [each for each in (OWN, FAILED) if each not in deleted]
+    server.automations = {uuid4(): each for each in left}
+    for _ in range(2):
+        told = server.deploy(OWN, FAILED, notifies=True)
+        assert list(server.automations.values()) == left
+        assert len(told) == len(deleted)
+        assert all("stays deleted" in each and "cloze_schedules" in each for each in told)
+    server.deploy(OWN)  # a shell without the setting
+    assert server.last.keys() == {MARKS[OWN.name], MARKS[NOTIFY_FAILED]}
+    server.last = {}  # the variable is deleted: all that was deleted comes back
+    server.deploy(OWN, FAILED, notifies=True)
+    assert len(server.automations) == 2
+
+
+def test_a_deleted_one_comes_back_when_it_is_another_and_that_is_said() -> None:
+    server = Server()
+    server.deploy(OWN)
+    server.automations.clear()
+    (told,) = server.deploy(OWN.model_copy(update={"description": "of a newer version"}))
+    assert "is made again" in told
+    assert len(server.automations) == 1
+
+
+def test_none_forgets_what_it_deletes() -> None:
+    server = Server()
+    for wanted in ([OWN, FAILED], [OWN], [OWN, FAILED]):
+        server.deploy(*wanted, notifies=True)
+        assert [each.name for each in server.automations.values()] == [e.name for e in wanted]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,10 @@ from prefect.utilities.callables import parameter_schema
 
 from cloze.core.errors import UsageError
 from cloze.flows.graph import config as configs
+from cloze.flows.prefect import flow_state, graph_run
 from cloze.flows.prefect.graph_run import full_run
 from cloze.flows.prefect.nightly import nightly_evaluation
-from cloze.flows.prefect.parameters import parameters_of
+from cloze.flows.prefect.parameters import fields_of, left_out, parameters_of
 
 EMPTY: dict[str, Any] = {
     "config": "demo",
@@ -32,7 +34,7 @@ EMPTY: dict[str, Any] = {
         ("ssh", ["Port=2222"], "ssh_options"),
     ],
 )
-def test_the_launcher_of_a_form_is_that_of_the_trainings(
+def test_the_launcher_of_a_form_is_that_of_the_run(
     launcher: str, options: list[str], field: str
 ) -> None:
     given = {
@@ -53,9 +55,26 @@ def test_the_launcher_of_a_form_is_that_of_the_trainings(
             "/shared/hosts",
         )
         assert getattr(execution, field) == tuple(options)
-    assert {
-        node.execution.launcher for node in found.nodes.values() if node.stage != "pretrain"
-    } == {"local"}
+    typed = {"run": {"launcher": launcher, "nodes": 2, "hostfile": "/shared/hosts", field: options}}
+    by_hand = configs.load("demo", typed)
+    assert {name: node.execution for name, node in found.nodes.items()} == {
+        name: node.execution for name, node in by_hand.nodes.items()
+    }
+    assert {node.execution.launcher for node in found.nodes.values()} == {launcher}
+
+
+def test_a_launcher_that_a_section_names_counts_more_than_the_forms() -> None:
+    form = {**EMPTY, "launcher": "slurm", "overrides": {"report.run.launcher": "local"}}
+    found = configs.load("demo", parameters_of(form).overrides)
+    launchers = {node.execution.launcher for name, node in found.nodes.items() if name != "report"}
+    assert launchers == {"slurm"}
+    assert found.nodes["report"].execution.launcher == "local"
+
+
+def test_the_form_of_data_has_the_launcher_too() -> None:
+    fields = fields_of(["corpus", "vocab", "dataset"])
+    assert fields is not None
+    assert {"launcher", "nodes", "hostfile", "launcher_options", "processes"} <= fields
 
 
 def test_an_empty_form_leaves_the_config_as_it_is() -> None:
@@ -86,7 +105,8 @@ def test_fields_and_overrides_are_merged_and_overrides_win() -> None:
     assert (training.config.steps, training.execution.retries) == (5, 3)  # type: ignore[attr-defined]
     whole = {"pretrain": {"model": "bert-mini"}, "pretrain.run": {"retries": 3}}
     assert parameters_of({**EMPTY, "launcher": "slurm", "overrides": whole}).overrides == {
-        "pretrain": {"model": "bert-mini", "run": {"": {"retries": 3}}}
+        "pretrain": {"model": "bert-mini", "run": {"": {"retries": 3}}},
+        "run": {"launcher": "slurm"},
     }
 
 
@@ -149,7 +169,42 @@ def test_a_deployment_runs_those_of_its_stages_that_the_config_has(tmp_path: Pat
     until = ["corpus", "vocab", "dataset"]
     parameters = parameters_of({"config": str(config), "until": until})
     assert parameters.until == ["corpus"]
+    told = left_out({"config": str(config), "until": until}, parameters)
+    assert "own.yaml' does not have stages vocab, dataset" in told
     assert parameters_of({"config": "demo", "until": until}).until == until
     # alone, a stage that the config lacks is refused when the run is planned
     assert parameters_of({"config": str(config), "until": ["finetune"]}).until == ["finetune"]
     assert parameters_of({"config": str(config), "until": ["corp*"]}).until == ["corp*"]
+
+
+@pytest.mark.parametrize(
+    ("sources", "until", "told"),
+    [
+        ("corpus", ["corpus", "vocab"], "does not have stage vocab: left out"),
+        ("corpus", ["corpus"], ""),
+        ("corpus", [], ""),
+    ],
+)
+def test_a_stage_that_is_left_out_is_in_the_flows_log(
+    sources: str, until: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "own.yaml"
+    config.write_text(f"{sources}:\n  sources: [{{kind: text, path: .}}]\n")
+    log: list[str] = []
+    record = SimpleNamespace(
+        warning=lambda text, *values: log.append(text % values), error=lambda *_: None
+    )
+
+    def session(parameters: Any, *_: Any, **__: Any) -> None:
+        assert list(parameters.until or []) == until[:1]
+        raise UsageError("far enough")
+
+    monkeypatch.setattr(graph_run, "get_run_logger", lambda: record)
+    monkeypatch.setattr(graph_run, "RunSession", session)
+    monkeypatch.setattr(graph_run, "install_log_filter", lambda: None)
+    monkeypatch.setattr(graph_run, "flow_run", SimpleNamespace(name="n", id=None))
+    monkeypatch.setattr(flow_state, "ignore_suspend", lambda: None)
+    state = graph_run._run({**EMPTY, "config": str(config), "until": until, "retries": 0})
+    assert state.message == "far enough"
+    assert [each for each in log if told in each] == log
+    assert bool(log) == bool(told)
