@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
+import os
 import platform
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,25 +12,37 @@ from cloze.core.artifacts import artifact
 from cloze.core.plugins import installed
 
 SOURCES = (".py", ".txt")  # readers and cleaning steps have their tables in text files
+RECORDED = ".source"  # of a runs directory: copies of the package, by content
 
 
-def identity(*packages: str, reads_again: bool = False) -> dict[str, str]:
+def recorded_source() -> Path | None:
+    """Return the copy of the package that child processes import first; None: they have none."""
+    first = Path(os.environ.get("PYTHONPATH", "").partition(os.pathsep)[0])
+    return first if first.parent.name == RECORDED and first.is_dir() else None
+
+
+def package_root() -> Path:
+    """Return the folder `cloze` that child processes import."""
+    source = recorded_source()
+    return Path(__file__).parents[1] if source is None else source / "cloze"
+
+
+def identity(*packages: str, root: Path | None = None) -> dict[str, str]:
     """Return versions by package, `python`, and `code`: a hash of the source files in `packages`.
 
     Args:
         packages: packages of Cloze. Default: all.
-        reads_again: hash the files as they are now; else as at this process's first call.
+        root: folder `cloze` with the files. Default: that of this process.
     """
-    hash_of = _code.__wrapped__ if reads_again else _code
-    code = hash_of(packages or ("core", "pipeline", "model", "flows", "labs"))
+    root = root or Path(__file__).parents[1]
+    code = _code(root, packages or ("core", "pipeline", "model", "flows", "labs"))
     foreign = {one.package: one.version for one in installed() if one.version}
     versions = {**artifact.package_versions(), **foreign}
     return {"python": platform.python_version(), **versions, "code": code}
 
 
-@functools.cache
-def _code(packages: tuple[str, ...]) -> str:
-    root, digest = Path(__file__).parents[1], hashlib.sha256()
+def _code(root: Path, packages: tuple[str, ...]) -> str:
+    digest = hashlib.sha256()
     files = (path for package in packages for path in (root / package).rglob("*.*"))
     for path in sorted(path for path in files if path.suffix in SOURCES):
         digest.update(

@@ -21,6 +21,7 @@ from cloze.flows.commands.run import PREFECT
 
 if TYPE_CHECKING:
     from cloze.flows.run.session import RunParameters
+    from cloze.flows.run.targets import Target
 
 METRICS_LOG = "metrics.jsonl"  # in a training's artifact: one line per log entry
 METRIC_LINES = 10  # maximum number of log entries shown by `cloze logs`
@@ -233,9 +234,16 @@ class _Resume(GroupedCommand):
 
 @click.command(cls=_Resume)
 @click.argument("target", shell_complete=complete_targets)
+@click.option(
+    "--current-source",
+    is_flag=True,
+    help="Take today's files of Cloze. Default: those that the run was started with.",
+)
 @PREFECT
 @json_option
-def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> None:
+def resume(
+    target: str, current_source: bool, prefect: bool | None, as_json: bool, **options: Any
+) -> None:
     """Continue an interrupted or failed run or training.
 
     TARGET is a run, whose failed nodes and those that depend on them are built; or a node or the
@@ -244,7 +252,8 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
     machine alone.
     """
     from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.flows.run import targets
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.run import source, targets
 
     changes = {
         name.removeprefix(OF_EXECUTION): value
@@ -254,10 +263,25 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
     if "processes" in changes and not changes.keys() & {"launcher", "hostfile", "nodes"}:
         changes |= ALONE
     resolved = targets.resolve(target)
+    if not current_source:
+        source.enter(_recorded_source(resolved), runs_directory())
     if resolved.is_run:
         _resume_run(resolved.run, changes, prefect, as_json)
     else:
         _resume_training(containing_artifact(resolved.path), changes, as_json)
+
+
+def _recorded_source(resolved: Target) -> str | None:
+    """Return the source that the last start of a run or a training had."""
+    from cloze.core.artifacts.lineage import containing_artifact
+    from cloze.core.stages.worker import JOB, LOGS, Job
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.run import status_file
+
+    if resolved.is_run:
+        return status_file.read(runs_directory(), resolved.run).get("source")
+    job_file = storage.join(containing_artifact(resolved.path), LOGS, JOB)
+    return Job.read(job_file).source if storage.exists(job_file) else None
 
 
 def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_json: bool) -> None:
