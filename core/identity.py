@@ -44,7 +44,10 @@ def identity(*packages: str, root: Path | None = None) -> dict[str, str]:
 def _code(root: Path, packages: tuple[str, ...]) -> str:
     digest = hashlib.sha256()
     files = (path for package in packages for path in (root / package).rglob("*.*"))
+    data = root / "flows" / "data"  # of a copy or a wheel; a checkout has these files at its top
     for path in sorted(path for path in files if path.suffix in SOURCES):
+        if data in path.parents and path.name != "__init__.py":
+            continue
         digest.update(
             f"{path.relative_to(root)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
         )

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from cloze.core import plugins
 from cloze.flows.run import source
 from tests import slices
 from tests import warm as warming
@@ -148,7 +149,7 @@ def _own_source() -> Iterator[None]:
     checkout; what it starts as a command of its own does as it does everywhere.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(source, "fix", lambda _: source.own_version())
+        patch.setattr(source, "fix", lambda _: plugins.own_version())
         yield
 
 

@@ -26,6 +26,7 @@ from cloze.core.identity import RECORDED, package_root, recorded_source
 from cloze.core.plugins import PACKAGE, own_version
 from cloze.flows.data import DATA, FILES
 from cloze.flows.run import status_file
+from cloze.flows.views import terminal
 
 UNFINISHED = ".new-"  # prefix of a copy that is being made
 
@@ -58,6 +59,8 @@ def begin(directory: Path, runs: Path, screen: Console) -> str | None:
     if before and Path(before).name != Path(now).name:
         differs = f"{describe(now)}, and the last start had {describe(before)}"
         screen.print(f"[yellow]source: this start has {differs}[/]")
+    if is_copy(now) and Path("cloze", "__init__.py").exists():  # `python -m` prefers it
+        screen.print("[yellow]source: processes import ./cloze; start in another directory[/]")
     return now
 
 
@@ -146,9 +149,10 @@ def _make(target: Path, files: Mapping[str, bytes]) -> None:
 def _write(path: Path, content: bytes) -> None:
     """Write a file that nobody edits by mistake, such as from a traceback."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.unlink(missing_ok=True)
-    path.write_bytes(content)
-    path.chmod(stat.S_IMODE(path.stat().st_mode) & ~0o222)
+    aside = path.with_name(f".{path.name}.{os.getpid()}")  # other processes may import the file
+    aside.write_bytes(content)
+    aside.chmod(stat.S_IMODE(aside.stat().st_mode) & ~0o222)
+    aside.replace(path)
 
 
 def _import_from(source: Path) -> None:
@@ -189,6 +193,5 @@ def enter(recorded: str | None, runs: Path) -> None:
             " with today's"
         )
     _import_from(found)
-    sys.stderr.write(f"cloze: continues with the recorded source {describe(recorded)}\n")
-    sys.stderr.flush()
+    terminal.console().print(f"source: {describe(recorded)}, as recorded", markup=False)
     os.execv(sys.executable, [sys.executable, "-m", "cloze", *sys.argv[1:]])

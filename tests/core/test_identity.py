@@ -22,5 +22,5 @@ def test_programs_and_their_tables_count(
     codes = []
     for content in ("one", "two"):
         file.write_text(content)
-        codes.append(module.identity("core", reads_again=True)["code"])
+        codes.append(module.identity("core")["code"])
     assert (codes[0] != codes[1]) == counts

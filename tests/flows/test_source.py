@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cloze.core import identity
+from cloze.core import figures, identity, plugins
 from cloze.core.errors import UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
@@ -125,9 +125,32 @@ def test_a_damaged_copy_is_mended(
     assert (source.fix(tmp_path / "runs"), content(copy)) == (str(copy), before)
 
 
+def test_a_host_without_the_copy_has_the_same_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkout is compared with the head's copy, which has files that lie at a checkout's top."""
+    monkeypatch.setenv("PYTHONPATH", "")
+    monkeypatch.setattr(source, "_import_later", lambda _: None)
+    copy = Path(FIX(tmp_path / "runs"))
+    assert list((copy / "cloze" / "flows" / "data").rglob("*.txt"))
+    assert identity.package_root() == copy / "cloze"
+    assert identity.identity(root=copy / "cloze") == identity.identity()
+
+
+def test_a_package_in_the_working_directory_is_named(
+    package: Path, toy_config: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """`python -m` imports from there first, so an edit there would reach the run in silence."""
+    assert cli.main(["run", toy_config, "--no-prefect"]) == 0
+    assert "source" not in capsys.readouterr().err
+    monkeypatch.chdir(package.parent)
+    start(toy_config)
+    assert "source: processes import ./cloze; start in another" in capsys.readouterr().err
+
+
 def test_an_installed_package_is_not_copied(package: Path, tmp_path: Path) -> None:
     (package.parent / "cloze_pretraining_base-0.1.0.dist-info").mkdir()
-    assert source.fix(tmp_path / "runs") == source.own_version()
+    assert source.fix(tmp_path / "runs") == plugins.own_version()
     assert not (tmp_path / "runs").exists()
     assert os.environ["PYTHONPATH"] == "/elsewhere"
 
@@ -145,12 +168,12 @@ import subprocess, sys
 from pathlib import Path
 from cloze.flows.run import source
 copy = source.fix(Path(sys.argv[1]))
-for name in ("label_metrics", "hub_names"):  # neither is imported yet
+for name in ("label_metrics", "ragged"):  # neither is imported yet
     assert "cloze.core." + name not in sys.modules
     Path(sys.argv[2], "core", name + ".py").write_text("raise RuntimeError('edited')")
-from cloze.core import hub_names
+from cloze.core import ragged
 subprocess.run([sys.executable, "-c", "from cloze.core import label_metrics as m; print(m.__file__)"])
-print(hub_names.__file__)
+print(ragged.__file__)
 print(copy)
 """
 
@@ -165,29 +188,32 @@ def test_later_imports_of_a_process_and_of_its_children_are_of_the_start(tmp_pat
     assert done.stderr == ""
     child, own, copy = done.stdout.splitlines()
     assert child == f"{copy}/cloze/core/label_metrics.py"
-    assert own == f"{copy}/cloze/core/hub_names.py"
+    assert own == f"{copy}/cloze/core/ragged.py"
+
+
+FIGURES = Path(figures.__file__).read_text()
 
 
 class EditedHere(here.Here):
     """Hosts on which a checkout is edited between the head's look at it and the agents' start."""
 
-    checkout = Path()
+    def __init__(self, checkout: Path, edit: str) -> None:
+        self.checkout, self.edit = checkout, edit
 
     def start_agents(self, launch: Any, execution: Execution) -> Any:
-        (self.checkout / "core" / "figures.py").write_text("raise RuntimeError('edited')")
+        (self.checkout / "core" / "figures.py").write_text(self.edit)
         return super().start_agents(launch, execution)
 
 
-def test_an_edit_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Agents of two hosts refused: other source files of Cloze."""
+@pytest.mark.parametrize("edit", ["raise RuntimeError('edited')", FIGURES + "# a word more"])
+def test_an_edit_ends_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, edit: str) -> None:
+    """Agents of two hosts refused: other source files of Cloze; or they could not start."""
     copy_packages(checkout := tmp_path / "checkout", "samples", "tests")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(checkout / "src"), str(checkout)]))
     monkeypatch.setattr(identity, "__file__", str(checkout / "src/cloze/core/identity.py"))
     monkeypatch.setattr(source, "DATA", checkout)
     monkeypatch.setattr(source, "_import_later", lambda _: None)
-    launcher = EditedHere()
-    launcher.checkout = checkout
-    monkeypatch.setitem(protocol.LAUNCHERS, "here", launcher)
+    monkeypatch.setitem(protocol.LAUNCHERS, "here", EditedHere(checkout, edit))
     copy = FIX(tmp_path / "runs")
     stage = dataclasses.replace(
         STAGE, run=coordinator.run_in_worker_processes(STAGE, "tests.flows.toy:STAGE")
@@ -232,7 +258,7 @@ def test_a_run_is_resumed_with_its_source(
     with pytest.raises(SystemExit):
         cli.main(["resume", "toy", "--no-prefect"])
     assert entered == [f"{recorded}{os.pathsep}/elsewhere"]
-    assert f"recorded source {Path(recorded).name[:12]}" in capsys.readouterr().err
+    assert f"source: {Path(recorded).name[:12]}, as recorded\n" in capsys.readouterr().err
     another_start(monkeypatch)
     assert cli.main(["resume", "toy", "--no-prefect", "--current-source"]) == 0
     today = status_file.read(tmp_path / "runs", "toy")["source"]
