@@ -23,35 +23,37 @@ def recorded_source() -> Path | None:
 
 def package_root() -> Path:
     """Return the folder `cloze` that child processes import."""
-    source = recorded_source()
-    return Path(__file__).parents[1] if source is None else source / "cloze"
+    return (recorded_source() or Path(__file__).parents[2]) / "cloze"
 
 
-def identity(*packages: str, root: Path | None = None) -> dict[str, str]:
+def identity(*packages: str) -> dict[str, str]:
     """Return versions by package, `python`, and `code`: a hash of the source files in `packages`.
 
-    Args:
-        packages: packages of Cloze. Default: all.
-        root: folder `cloze` with the files. Default: that of this process.
+    They are those that child processes import. Args: packages: packages of Cloze. Default: all.
     """
-    root = root or Path(__file__).parents[1]
-    code = _code(root, packages or ("core", "pipeline", "model", "flows", "labs"))
+    code = _code(package_root(), packages or ("core", "pipeline", "model", "flows", "labs"))
     foreign = {one.package: one.version for one in installed() if one.version}
     versions = {**artifact.package_versions(), **foreign}
     return {"python": platform.python_version(), **versions, "code": code}
 
 
 def _code(root: Path, packages: tuple[str, ...]) -> str:
-    digest = hashlib.sha256()
-    files = (path for package in packages for path in (root / package).rglob("*.*"))
     data = root / "flows" / "data"  # of a copy or a wheel; a checkout has these files at its top
-    for path in sorted(path for path in files if path.suffix in SOURCES):
-        if data in path.parents and path.name != "__init__.py":
-            continue
-        digest.update(
-            f"{path.relative_to(root)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode()
-        )
-    return digest.hexdigest()[:12]
+    found = (path for package in packages for path in (root / package).rglob("*.*"))
+    files = {
+        str(path.relative_to(root)): path.read_bytes()
+        for path in found
+        if path.suffix in SOURCES and (data not in path.parents or path.name == "__init__.py")
+    }
+    return digest(files)[:12]
+
+
+def digest(files: Mapping[str, bytes]) -> str:
+    """Return a hash of files by name and content."""
+    total = hashlib.sha256()
+    for name, content in sorted(files.items()):
+        total.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
+    return total.hexdigest()[:32]
 
 
 def difference(local: Mapping[str, str], remote: Mapping[str, str]) -> tuple[str, str, str] | None:

@@ -54,7 +54,7 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
     found = retention.survey(runs, champions, **how)
     unneeded = [stored for stored in found if not stored.needed_for]
     removed = retention.remove(runs, unneeded, champions, **how) if delete else []
-    sources = retention.remove_sources(runs) if delete else retention.unneeded_sources(runs)
+    sources = retention.unneeded_sources(runs, remove=delete)
     free = shutil.disk_usage(runs if runs.exists() else ".").free
     if as_json:
         rows = [

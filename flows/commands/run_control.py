@@ -21,7 +21,6 @@ from cloze.flows.commands.run import PREFECT
 
 if TYPE_CHECKING:
     from cloze.flows.run.session import RunParameters
-    from cloze.flows.run.targets import Target
 
 METRICS_LOG = "metrics.jsonl"  # in a training's artifact: one line per log entry
 METRIC_LINES = 10  # maximum number of log entries shown by `cloze logs`
@@ -264,24 +263,11 @@ def resume(
         changes |= ALONE
     resolved = targets.resolve(target)
     if not current_source:
-        source.enter(_recorded_source(resolved), runs_directory())
+        source.enter(resolved, runs_directory())
     if resolved.is_run:
         _resume_run(resolved.run, changes, prefect, as_json)
     else:
         _resume_training(containing_artifact(resolved.path), changes, as_json)
-
-
-def _recorded_source(resolved: Target) -> str | None:
-    """Return the source that the last start of a run or a training had."""
-    from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.core.stages.worker import JOB, LOGS, Job
-    from cloze.flows.graph.plan import runs_directory
-    from cloze.flows.run import status_file
-
-    if resolved.is_run:
-        return status_file.read(runs_directory(), resolved.run).get("source")
-    job_file = storage.join(containing_artifact(resolved.path), LOGS, JOB)
-    return Job.read(job_file).source if storage.exists(job_file) else None
 
 
 def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_json: bool) -> None:

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 from cloze.core import errors, storage
 from cloze.core.artifacts import fingerprints
 from cloze.core.errors import BY_EXIT_CODE, UsageError
-from cloze.core.identity import identity, package_root
+from cloze.core.identity import identity
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS
 from cloze.flows.launch import event_files
@@ -122,7 +122,7 @@ class AgentRankGroup:
             worker=work.worker,
             hosts=tuple(host.name for host in hosts),
             counts=tuple(host.count for host in hosts),
-            program=identity(root=package_root()),
+            program=identity(),
             inputs={
                 role: (input_path, fingerprints.input_fingerprint(input_path))
                 for role, input_path in work.build.inputs.items()

@@ -26,7 +26,7 @@ from cloze.core.artifacts.lock import flock_or_say, is_locked, locked
 from cloze.core.errors import DataError, UsageError, shell_command
 from cloze.core.identity import RECORDED
 from cloze.core.stages.worker import JOB, LOGS, Job
-from cloze.flows.graph.command import COMMANDS
+from cloze.flows.graph.command import command_directories
 from cloze.flows.run import status_file
 from cloze.flows.run.targets import node_name
 
@@ -245,32 +245,26 @@ def starts(runs: Path, *, shared: bool = True) -> Iterator[None]:
         yield
 
 
-def unneeded_sources(runs: Path) -> list[Path]:
+def unneeded_sources(runs: Path, *, remove: bool = False) -> list[Path]:
     """Return the copies of the source that no run, command or unfinished artifact names.
 
-    None of them counts as unneeded while a record is damaged, or another account's own to read.
+    None counts as unneeded while a record is damaged, or another account's own to read.
     """
-    records = [*status_file.all_records(runs).values(), *status_file.command_records(runs).values()]
-    files = [*runs.glob(f"*/{status_file.DIRECTORY}/*.json")]
-    files += runs.glob(f"{COMMANDS}/*/{status_file.DIRECTORY}/*.json")
-    is_damaged = any(record["state"] == status_file.UNREADABLE for record in records)
-    if is_damaged or not all(os.access(path, os.R_OK) for path in files):
-        return []
-    names = {Path(record.get("source") or "").name for record in records}
-    for job in runs.glob(f"*/*/{LOGS}/{JOB}"):  # a job may outlive the start that a record is of
-        if not (job.parents[1] / MANIFEST).exists():
-            with suppress(OSError, ValueError, TypeError):
-                names.add(Path(Job.read(str(job)).source).name)
-    return [path for path in sorted((runs / RECORDED).glob("*")) if path.name not in names]
-
-
-def remove_sources(runs: Path) -> list[Path]:
-    """Remove the copies of the source that nothing needs, and return them."""
-    with starts(runs, shared=False):  # a start writes its record after its copy
-        unneeded = unneeded_sources(runs)
-        for path in unneeded:
+    with starts(runs, shared=not remove):  # a start writes its record after its copy
+        directories = [*status_file.directories(runs), *command_directories(runs)]
+        starts_of = filter(None, map(status_file.records_in, directories))
+        records = [status_file.read_file(files[-1]) for files in starts_of]
+        if None in records:
+            return []
+        names = {Path(record.get("source") or "").name for record in records if record}
+        for job in runs.glob(f"*/*/{LOGS}/{JOB}"):  # it may outlive the start that made it
+            if not (job.parents[1] / MANIFEST).exists():
+                with suppress(OSError, ValueError, TypeError):
+                    names.add(Path(Job.read(str(job)).source).name)
+        unneeded = [path for path in (runs / RECORDED).glob("*") if path.name not in names]
+        for path in unneeded if remove else ():
             shutil.rmtree(path, ignore_errors=True)
-    return [path for path in unneeded if not path.exists()]
+    return unneeded
 
 
 def remove(

@@ -8,32 +8,30 @@ those of plug-ins.
 
 from __future__ import annotations
 
-import hashlib
 import os
-import shutil
 import stat
 import sys
-import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from pathlib import Path
+from typing import TypeGuard
 
 from rich.console import Console
 from rich.markup import escape
 
+from cloze.core import storage
+from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import UsageError, describe_os_error
-from cloze.core.identity import RECORDED, package_root, recorded_source
+from cloze.core.identity import RECORDED, digest, package_root, recorded_source
 from cloze.core.plugins import PACKAGE, own_version
+from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.data import DATA, FILES
 from cloze.flows.run import status_file
+from cloze.flows.run.targets import Target
 from cloze.flows.views import terminal
 
-UNFINISHED = ".new-"  # prefix of a copy that is being made
 
-
-def is_copy(source: str | None) -> bool:
+def is_copy(source: str | None) -> TypeGuard[str]:
     """Return whether a recorded source is a copy; else it is a version, or nothing."""
-    return source is not None and os.path.isabs(source)
+    return os.path.isabs(source or "")
 
 
 def describe(source: str) -> str:
@@ -67,26 +65,16 @@ def begin(directory: Path, runs: Path, screen: Console) -> str | None:
 def fix(runs: Path) -> str:
     """Let this process and those that it starts import the files that the package has now.
 
-    Args:
-        runs: directory that gets the copy.
-
-    Returns:
-        The copy, or the version of an installed package.
-
-    Raises:
-        OSError: the copy cannot be written.
+    Return their copy in `runs`, or the version of an installed package, which needs none.
     """
     root = package_root()
     if list(root.parent.glob(f"{PACKAGE.replace('-', '_')}-*.dist-info")):
         return own_version()
     files = _read(root, DATA if recorded_source() is None else None)
-    target = runs.absolute() / RECORDED / _digest(files)
-    damaged = {name for name, content in files.items() if not _has(target / name, len(content))}
-    if damaged and target.is_dir():  # as after a cleaner of temporary files
-        for name in damaged:
-            _write(target / name, files[name])
-    elif damaged:
-        _make(target, files)
+    target = runs.absolute() / RECORDED / digest(files)
+    for name, content in files.items():
+        if not (target / name).exists():
+            _write(target / name, content)
     _import_from(target)
     return str(target)
 
@@ -98,52 +86,19 @@ def _read(root: Path, data: Path | None = None) -> dict[str, bytes]:
         root: folder of the package.
         data: folder of the files of `flows.data`, which a checkout has at its top.
     """
-    folders = {"cloze": root}
+    tops = {"cloze": root}
     if data is not None:
-        folders |= {f"cloze/flows/data/{name}": data / name for name in FILES}
-    return {
-        f"{name}/{path.relative_to(folder)}" if path != folder else name: path.read_bytes()
-        for name, folder in folders.items()
-        for path in _files(folder)
-    }
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    """Yield the files below a folder, or the file itself; what editors leave is hidden."""
-    if folder.is_file():
-        yield folder
-    for directory, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = sorted(each for each in folders if each != "__pycache__" and each[0] != ".")
-        for name in sorted(names):
-            if not name.startswith(".") and not name.endswith((".pyc", "~")):
-                yield Path(directory, name)
-
-
-def _digest(files: Mapping[str, bytes]) -> str:
-    digest = hashlib.sha256()
-    for name, content in sorted(files.items()):
-        digest.update(f"{name}\0{hashlib.sha256(content).hexdigest()}\n".encode())
-    return digest.hexdigest()[:32]
-
-
-def _has(path: Path, size: int) -> bool:
-    with suppress(OSError):
-        return path.stat().st_size == size
-    return False
-
-
-def _make(target: Path, files: Mapping[str, bytes]) -> None:
-    """Write a copy, complete at once; another start may be faster."""
-    aside = target.with_name(f"{UNFINISHED}{uuid.uuid4().hex}")
-    try:
-        for name, content in files.items():
-            _write(aside / name, content)
-        with suppress(OSError):
-            aside.rename(target)
-        if not target.is_dir():
-            aside.rename(target)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        tops |= {f"cloze/flows/data/{name}": data / name for name in FILES}
+    files = {}
+    for name, top in tops.items():
+        if top.is_file():
+            files[name] = top.read_bytes()
+        for folder, folders, names in os.walk(top, followlinks=True):
+            folders[:] = [each for each in folders if each != "__pycache__" and each[0] != "."]
+            for path in (Path(folder, each) for each in names):
+                if path.name[0] != "." and path.suffix != ".pyc":  # editors leave hidden files
+                    files[f"{name}/{path.relative_to(top)}"] = path.read_bytes()
+    return files
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -170,24 +125,26 @@ def _import_later(source: Path) -> None:
             module.__path__ = [str(source.joinpath(*name.split("."))), *module.__path__]
 
 
-def enter(recorded: str | None, runs: Path) -> None:
-    """Begin this command anew in the recorded source, unless this process has the same files.
+def enter(target: Target, runs: Path) -> None:
+    """Begin this command anew in the source that a run or training had, unless it is this one.
 
     Raises:
         UsageError: the copy is gone or was changed.
     """
-    if recorded is None or not is_copy(recorded):
+    if target.is_run:
+        recorded = status_file.read(runs, target.run).get("source")
+    else:
+        job_file = storage.join(containing_artifact(target.path), LOGS, JOB)
+        recorded = Job.read(job_file).source if storage.exists(job_file) else ""
+    if not is_copy(recorded):
         return
     name = Path(recorded).name
-    if _digest(_read(Path(__file__).parents[2], DATA)) == name:
+    if digest(_read(Path(__file__).parents[2], DATA)) == name:
         return
     found = Path(recorded) if Path(recorded).is_dir() else runs.absolute() / RECORDED / name
-    fault = "is gone" if not found.is_dir() else ""
-    if not fault and _digest(_read(found / "cloze")) != name:
-        fault = "was changed"
-    if not fault and recorded_source() == found:
-        fault = "is hidden by another folder cloze/ in this directory"
-    if fault:
+    is_hidden = recorded_source() == found
+    if is_hidden or digest(_read(found / "cloze")) != name:
+        fault = "is hidden by ./cloze" if is_hidden else "is gone or was changed"
         raise UsageError(
             f"the source that this was started with ({found}) {fault}; --current-source goes on"
             " with today's"

@@ -16,8 +16,8 @@ def test_programs_and_their_tables_count(
     name: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers whose tables of words differ clean text in different ways."""
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "core" / "identity.py"))
-    file = tmp_path / "core" / name
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "cloze" / "core" / "identity.py"))
+    file = tmp_path / "cloze" / "core" / name
     file.parent.mkdir(parents=True)
     codes = []
     for content in ("one", "two"):

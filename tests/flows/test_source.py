@@ -23,6 +23,7 @@ from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows import cli
 from cloze.flows.launch import coordinator, protocol, site
 from cloze.flows.run import retention, source, status_file
+from cloze.flows.run.targets import Target
 from tests.checkout import copy_packages
 from tests.flows.launch import here
 from tests.flows.toy import STAGE, ToyConfig
@@ -62,7 +63,7 @@ def another_start(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_copy_has_the_layout_of_a_wheel_and_comes_first(package: Path, tmp_path: Path) -> None:
     (package / "core" / "__pycache__").mkdir()
-    for name in ("core/__pycache__/a.pyc", "core/.#a.py", "core/a.py~"):
+    for name in ("core/__pycache__/a.pyc", "core/.#a.py"):
         (package / name).write_text("of an editor or of Python")
     copy = Path(source.fix(tmp_path / "runs"))
     assert content(copy) == {
@@ -82,11 +83,11 @@ def test_the_copy_has_the_layout_of_a_wheel_and_comes_first(package: Path, tmp_p
 @given(st.dictionaries(st.sampled_from(["a.py", "b/c.txt", "b/d.html", "e.py"]), st.binary()))
 def test_a_copy_is_named_by_content_alone(files: dict[str, bytes]) -> None:
     """Equal content has one name, in any order; content that moves to another file has another."""
-    name = source._digest(files)
-    assert source._digest(dict(reversed(files.items()))) == name
+    name = identity.digest(files)
+    assert identity.digest(dict(reversed(files.items()))) == name
     for path in files:
-        assert source._digest({**files, path: files[path] + b"#"}) != name
-        assert source._digest({**files, f"{path}x": b""}) != name
+        assert identity.digest({**files, path: files[path] + b"#"}) != name
+        assert identity.digest({**files, f"{path}x": b""}) != name
 
 
 def test_equal_content_has_equal_bytes_and_an_edit_has_a_copy_of_its_own(
@@ -111,16 +112,13 @@ def test_this_process_keeps_its_source_after_an_edit(package: Path, tmp_path: Pa
     assert source.fix(tmp_path / "runs") == first
 
 
-@pytest.mark.parametrize(
-    "damage", [Path.unlink, lambda path: path.chmod(0o600) or path.write_text("")]
-)
-def test_a_damaged_copy_is_mended(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: Any
+def test_an_incomplete_copy_is_completed(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Cleaners of temporary files remove what was not read for days."""
+    """A start was killed, or a cleaner of temporary files removed what was not read for days."""
     copy = Path(source.fix(tmp_path / "runs"))
     before = content(copy)
-    damage(copy / "cloze" / "core" / "a.py")
+    (copy / "cloze" / "core" / "a.py").unlink()
     another_start(monkeypatch)
     assert (source.fix(tmp_path / "runs"), content(copy)) == (str(copy), before)
 
@@ -131,10 +129,11 @@ def test_a_host_without_the_copy_has_the_same_program(
     """Its checkout is compared with the head's copy, which has files that lie at a checkout's top."""
     monkeypatch.setenv("PYTHONPATH", "")
     monkeypatch.setattr(source, "_import_later", lambda _: None)
+    there = identity.identity()
     copy = Path(FIX(tmp_path / "runs"))
     assert list((copy / "cloze" / "flows" / "data").rglob("*.txt"))
     assert identity.package_root() == copy / "cloze"
-    assert identity.identity(root=copy / "cloze") == identity.identity()
+    assert identity.identity() == there
 
 
 def test_a_package_in_the_working_directory_is_named(
@@ -278,20 +277,45 @@ def test_a_run_whose_source_has_not_changed_is_just_resumed(
     assert entered == []
 
 
-@pytest.mark.parametrize(("fault", "sentence"), [("gone", "is gone"), ("changed", "was changed")])
+def training(directory: Path, copy: str) -> Target:
+    """A training whose job had this source."""
+    job = directory / "toy" / "pretrain-1" / LOGS / JOB
+    job.parent.mkdir(parents=True)
+    Job(
+        stage="toy", reference="r", config={}, path="p", inputs={}, execution={}, fingerprint="f",
+        source=copy,
+    ).write(str(job))  # fmt: skip
+    return Target(text="a training", paths=(str(job.parents[1]),))
+
+
+@pytest.mark.parametrize("fault", ["gone", "incomplete", "longer", "other words"])
 def test_a_source_that_is_not_as_recorded_is_refused(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entered: list[str],
-    fault: str, sentence: str,
-) -> None:  # fmt: skip
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entered: list[str], fault: str
+) -> None:
     copy = Path(source.fix(tmp_path / "runs"))
     another_start(monkeypatch)
     (package / "core" / "a.py").write_text("A = 2")
     if fault == "gone":
         copy.rename(tmp_path / "aside")
+    elif fault == "incomplete":
+        (copy / "cloze" / "core" / "a.py").unlink()
     else:
-        (copy / "cloze" / "core" / "b.py").write_text("B = 1")
-    with pytest.raises(UsageError, match=f"{sentence}; --current-source goes on with today's"):
-        source.enter(str(copy), tmp_path / "runs")
+        name = "b.py" if fault == "longer" else "words.txt"
+        (copy / "cloze" / "core" / name).unlink(missing_ok=True)
+        (copy / "cloze" / "core" / name).write_text("B = 1")
+    with pytest.raises(UsageError, match="is gone or was changed; --current-source goes on with"):
+        source.enter(training(tmp_path / "runs", str(copy)), tmp_path / "runs")
+    assert entered == []
+
+
+def test_a_source_that_another_package_hides_is_refused(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entered: list[str]
+) -> None:
+    """Else the command would begin anew for ever."""
+    copy = source.fix(tmp_path / "runs")
+    (package / "core" / "a.py").write_text("A = 2")
+    with pytest.raises(UsageError, match="is hidden by ./cloze"):
+        source.enter(training(tmp_path / "runs", copy), tmp_path / "runs")
 
 
 def test_a_moved_runs_directory_has_its_sources(
@@ -302,7 +326,7 @@ def test_a_moved_runs_directory_has_its_sources(
     (package / "core" / "a.py").write_text("A = 2")
     (tmp_path / "runs").rename(tmp_path / "moved")
     with pytest.raises(SystemExit):
-        source.enter(copy, tmp_path / "moved")
+        source.enter(training(tmp_path / "moved", copy), tmp_path / "moved")
     assert entered == [f"{tmp_path}/moved/.source/{Path(copy).name}{os.pathsep}/elsewhere"]
 
 
@@ -315,7 +339,7 @@ def test_clean_keeps_the_sources_that_runs_name(
         (package / "core" / "a.py").write_text(f"A = {edit}")
         another_start(monkeypatch)
         assert cli.main(["run", toy_config, "--no-prefect", "--set", f"letters.size={edit}"]) == 0
-    (copies / ".new-killed").mkdir()
+    (copies / "killed").mkdir()
     kept = Path(status_file.read(tmp_path / "runs", "toy")["source"])
     assert len(list(copies.iterdir())) == 3
     capsys.readouterr()
@@ -324,6 +348,9 @@ def test_clean_keeps_the_sources_that_runs_name(
     assert cli.main(["clean", "--delete"]) == 0
     assert capsys.readouterr().out.endswith("2 copies of Cloze's source removed.\n")
     assert list(copies.iterdir()) == [kept]
+    (tmp_path / "runs" / "toy" / "_status" / "9-damaged.json").write_text("{")
+    (copies / "of whom").mkdir()
+    assert retention.unneeded_sources(tmp_path / "runs", remove=True) == []
 
 
 def test_clean_keeps_the_source_of_a_job_that_outlives_its_start(
@@ -331,12 +358,9 @@ def test_clean_keeps_the_source_of_a_job_that_outlives_its_start(
 ) -> None:
     """A Slurm job goes on after its command was killed; a later start has another source."""
     copy = source.fix(tmp_path / "runs")
-    job = tmp_path / "runs" / "toy" / "pretrain-1" / LOGS / JOB
-    job.parent.mkdir(parents=True)
-    Job(stage="toy", reference="r", config={}, path="p", inputs={}, execution={}, fingerprint="f",
-        source=copy).write(str(job))  # fmt: skip
+    made = Path(training(tmp_path / "runs", copy).path)
     assert retention.unneeded_sources(tmp_path / "runs") == []
-    (job.parents[1] / "manifest.json").write_text("{}")
+    (made / "manifest.json").write_text("{}")
     assert retention.unneeded_sources(tmp_path / "runs") == [Path(copy)]
 
 
