@@ -72,7 +72,7 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
         _show(found, unneeded, removed, free, delete)
         if sources:
             note = "removed" if delete else "not needed"
-            click.echo(f"{len(sources):,} copies of Cloze's source {note}.")
+            click.echo(f"Copies of Cloze's source {note}: {len(sources):,}")
 
 
 def _show(found: Any, unneeded: Any, removed: Any, free: int, delete: bool) -> None:

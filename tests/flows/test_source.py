@@ -344,9 +344,9 @@ def test_clean_keeps_the_sources_that_runs_name(
     assert len(list(copies.iterdir())) == 3
     capsys.readouterr()
     assert cli.main(["clean"]) == 0
-    assert capsys.readouterr().out.endswith("2 copies of Cloze's source not needed.\n")
+    assert capsys.readouterr().out.endswith("Copies of Cloze's source not needed: 2\n")
     assert cli.main(["clean", "--delete"]) == 0
-    assert capsys.readouterr().out.endswith("2 copies of Cloze's source removed.\n")
+    assert capsys.readouterr().out.endswith("Copies of Cloze's source removed: 2\n")
     assert list(copies.iterdir()) == [kept]
     (tmp_path / "runs" / "toy" / "_status" / "9-damaged.json").write_text("{")
     (copies / "of whom").mkdir()
