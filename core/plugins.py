@@ -333,13 +333,14 @@ def described(
         before = found.get(owner.plugin.name, {}).get("rows", [])
         found[owner.plugin.name] = {
             "package": owner.package,
-            "version": owner.version or _own_version(),
+            "version": owner.version or own_version(),
             "rows": sorted({*before, key}),
         }
     return found
 
 
-def _own_version() -> str:
+def own_version() -> str:
+    """Return the version of Cloze that is installed; 0: none is."""
     from importlib import metadata
 
     try:

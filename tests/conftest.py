@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from cloze.core import plugins
+from cloze.flows.run import source
 from tests import slices
 from tests import warm as warming
 from tests.object_store import s3_server as s3_server
@@ -138,6 +140,16 @@ def _own_places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(own / "cache"))
         patch.setenv("CLOZE_SLOTS_DIR", str(own / "slots"))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_source() -> Iterator[None]:
+    """Runs of this process copy no files of the program, and its imports stay those of the
+    checkout; what it starts as a command of its own does as it does everywhere.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(source, "fix", lambda _: plugins.own_version())
         yield
 
 

@@ -54,6 +54,7 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
     found = retention.survey(runs, champions, **how)
     unneeded = [stored for stored in found if not stored.needed_for]
     removed = retention.remove(runs, unneeded, champions, **how) if delete else []
+    sources = retention.unneeded_sources(runs, remove=delete)
     free = shutil.disk_usage(runs if runs.exists() else ".").free
     if as_json:
         rows = [
@@ -66,9 +67,12 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
             }
             for stored in found
         ]
-        emit({"artifacts": rows, "free_bytes": free})
+        emit({"artifacts": rows, "sources": [str(path) for path in sources], "free_bytes": free})
     else:
         _show(found, unneeded, removed, free, delete)
+        if sources:
+            note = "removed" if delete else "not needed"
+            click.echo(f"Copies of Cloze's source {note}: {len(sources):,}")
 
 
 def _show(found: Any, unneeded: Any, removed: Any, free: int, delete: bool) -> None:

@@ -235,9 +235,16 @@ class _Resume(GroupedCommand):
 
 @click.command(cls=_Resume)
 @click.argument("target", shell_complete=complete_targets)
+@click.option(
+    "--current-source",
+    is_flag=True,
+    help="Take today's files of Cloze. Default: those that the run was started with.",
+)
 @PREFECT
 @json_option
-def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> None:
+def resume(
+    target: str, current_source: bool, prefect: bool | None, as_json: bool, **options: Any
+) -> None:
     """Continue an interrupted or failed run or training.
 
     TARGET is a run, whose failed nodes and those that depend on them are built; or a node or the
@@ -246,7 +253,8 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
     machine alone.
     """
     from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.flows.run import targets
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.run import source, targets
 
     changes = {
         name.removeprefix(OF_EXECUTION): value
@@ -256,6 +264,8 @@ def resume(target: str, prefect: bool | None, as_json: bool, **options: Any) -> 
     if "processes" in changes and not changes.keys() & {"launcher", "hostfile", "nodes"}:
         changes |= ALONE
     resolved = targets.resolve(target)
+    if not current_source:
+        source.enter(resolved, runs_directory())
     if resolved.is_run:
         _resume_run(resolved.run, changes, prefect, as_json)
     else:

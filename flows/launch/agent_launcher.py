@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import logging
 import os
 import shutil
 import time
@@ -43,8 +42,6 @@ from cloze.flows.launch.protocol import (
     RankGroup,
     RanksLostError,
 )
-
-log = logging.getLogger(__name__)
 
 # from a reachable host until its agent reports: many hosts load Python from one disk
 AGENT_START_TIMEOUT = 300.0
@@ -125,7 +122,7 @@ class AgentRankGroup:
             worker=work.worker,
             hosts=tuple(host.name for host in hosts),
             counts=tuple(host.count for host in hosts),
-            program=_program(),
+            program=identity(),
             inputs={
                 role: (input_path, fingerprints.input_fingerprint(input_path))
                 for role, input_path in work.build.inputs.items()
@@ -284,20 +281,6 @@ class AgentRankGroup:
         """Mark a node as lost and return the event."""
         node.over = True
         return _fault(f"host {self._name(node)} is lost: {why}", RanksLostError.exit_code)
-
-
-def _program() -> dict[str, str]:
-    """Return the identity that all hosts must have: of the files as they are now.
-
-    A restart starts ranks from them, even if a shared checkout has changed since the first start.
-    """
-    first, now = identity(), identity(reads_again=True)
-    if now != first:
-        log.warning(
-            "the source files of Cloze have changed since this process started them first (hash"
-            " %s, now %s); all ranks run the new ones", first["code"], now["code"],
-        )  # fmt: skip
-    return now
 
 
 def _fault(sentence: str, code: int) -> RankEvent:

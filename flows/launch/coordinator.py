@@ -18,6 +18,7 @@ from cloze.core.artifacts.checkpoints import start_attempt, start_launch
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import StageConfig
 from cloze.core.errors import StoppedError, TimeLimitError, UsageError, shell_command
+from cloze.core.identity import recorded_source
 from cloze.core.stages.execution import Execution, LaunchOptions
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.core.stages.worker import LOGS, Job, local_directory
@@ -203,6 +204,7 @@ def run_in_worker_processes(
             # A launch has its own token: its ranks may outlive this attempt, and another attempt
             # may attach to them.
             token=build.token if is_child else "",
+            source=str(recorded_source() or ""),
         )
         foreign = host_setup.foreign_rank()
         if foreign is not None:

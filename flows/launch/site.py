@@ -23,6 +23,7 @@ from pydantic import field_validator
 
 from cloze.core.config import Values, parse_config
 from cloze.core.errors import UsageError
+from cloze.core.identity import recorded_source
 from cloze.core.stages.execution import LAUNCHER_FIELDS, Execution
 
 VARIABLE = "CLOZE_SITE"
@@ -68,12 +69,18 @@ class LauncherSite(Values):
         return [*CONTAINER_RUN, self.container, self.python or "python"]
 
     def script(self, last: str) -> str:
-        """Return shell lines: the prologue, which ends the script if it fails, and `last`."""
+        """Return shell lines: the prologue, which ends the script if it fails, and `last`.
+
+        The recorded source comes before what the prologue puts into `PYTHONPATH`.
+        """
         lines = []
         for command in self.prologue:
             message = shlex.quote(f"cloze: launcher.prologue failed: {command}")
             # in this shell, as it sets variables; without the agent's standard input
             lines.append(f"{{ {command}\n}} </dev/null || {{ echo {message} >&2; exit 2; }}")
+        if (source := recorded_source()) is not None:
+            others = "${PYTHONPATH:+:$PYTHONPATH}"
+            lines.append(f"export PYTHONPATH={shlex.quote(str(source))}{others}")
         return "\n".join([*lines, last])
 
     def filled(self, execution: Execution) -> Execution:

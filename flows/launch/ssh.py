@@ -240,8 +240,8 @@ def agent_command(launch: LaunchSpec, node: int) -> str:
     path, here = os.environ.get("PYTHONPATH"), site.read()
     agent = ["-m", "cloze.flows.launch.agent", launch.directory, str(node), "--leash"]
     words = ["env", *([f"PYTHONPATH={path}"] if path else []), *here.words, *agent]
-    script = here.script(site.shell(words))
-    return site.shell(["bash", "-c", script]) if here.prologue else script
+    script = here.script(last := site.shell(words))
+    return last if script == last else site.shell(["bash", "-c", script])
 
 
 def forwarded_environment(environment: Mapping[str, str]) -> dict[str, str]:

@@ -24,6 +24,9 @@ from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import BUILDING, MANIFEST, Claim
 from cloze.core.artifacts.lock import flock_or_say, is_locked, locked
 from cloze.core.errors import DataError, UsageError, shell_command
+from cloze.core.identity import RECORDED
+from cloze.core.stages.worker import JOB, LOGS, Job
+from cloze.flows.graph.command import command_directories
 from cloze.flows.run import status_file
 from cloze.flows.run.targets import node_name
 
@@ -240,6 +243,28 @@ def starts(runs: Path, *, shared: bool = True) -> Iterator[None]:
             handle = stack.enter_context((runs / STARTS).open("a+b"))
             flock_or_say(STARTS_SECONDS, handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
+
+
+def unneeded_sources(runs: Path, *, remove: bool = False) -> list[Path]:
+    """Return the copies of the source that no run, command or unfinished artifact names.
+
+    None counts as unneeded while a record is damaged, or another account's own to read.
+    """
+    with starts(runs, shared=not remove):  # a start writes its record after its copy
+        directories = [*status_file.directories(runs), *command_directories(runs)]
+        starts_of = filter(None, map(status_file.records_in, directories))
+        records = [status_file.read_file(files[-1]) for files in starts_of]
+        if None in records:
+            return []
+        names = {Path(record.get("source") or "").name for record in records if record}
+        for job in runs.glob(f"*/*/{LOGS}/{JOB}"):  # it may outlive the start that made it
+            if not (job.parents[1] / MANIFEST).exists():
+                with suppress(OSError, ValueError, TypeError):
+                    names.add(Path(Job.read(str(job)).source).name)
+        unneeded = [path for path in (runs / RECORDED).glob("*") if path.name not in names]
+        for path in unneeded if remove else ():
+            shutil.rmtree(path, ignore_errors=True)
+    return unneeded
 
 
 def remove(

@@ -30,7 +30,7 @@ from cloze.flows.graph.command import CommandConfig
 from cloze.flows.graph.schedule import resource_request
 from cloze.flows.launch import host_setup
 from cloze.flows.machine import retry_policy, slots
-from cloze.flows.run import node_reporter, retention, status_file, status_writer
+from cloze.flows.run import node_reporter, retention, source, status_file, status_writer
 from cloze.flows.run.node_reporter import NodeReporter
 from cloze.flows.tracking.spool import URI, tracking_uri
 from cloze.flows.views import terminal
@@ -158,7 +158,9 @@ class RunSession:
 
     def __enter__(self) -> RunSession:
         retention.share(runs := plan.runs_directory())
-        if not (self.command and self.command.is_transient):
+        is_transient = self.command is not None and self.command.is_transient
+        is_unmade = is_transient or self.nothing_to_do
+        if not is_transient:
             tracking_uri(runs)  # refuses an address before anything is made
         with contextlib.ExitStack() as resources:
             self._lock(resources)
@@ -172,6 +174,7 @@ class RunSession:
                     self.parameters.model_dump(mode="json"),
                     self.config.values,
                     self.started_nodes.fingerprints,
+                    None if is_unmade else source.begin(self.directory, runs, self.screen),
                 )
             self.records = self._open_logger()
             if self._lines is not None:

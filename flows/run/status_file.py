@@ -50,7 +50,8 @@ UNREADABLE = "unreadable"  # shown, never written: the newest record is damaged
 FIELDS: Fields = {
     "run": str, "state": str, "pid": int, "host": str, "started": NUMBER, "ended": NUMBER_OR_NONE,
     "error": TEXT_OR_NONE, "parameters": (dict, NoneType), "config": (dict, NoneType),
-    "prefect": TEXT_OR_NONE, "begun": (list, NoneType), "nodes": dict,
+    "prefect": TEXT_OR_NONE, "begun": (list, NoneType), "source": TEXT_OR_NONE,
+    "nodes": dict,
 }  # fmt: skip
 NODE_FIELDS: Fields = {
     "stage": TEXT_OR_NONE, "section": TEXT_OR_NONE, "state": str, "why": TEXT_OR_NONE,

@@ -38,6 +38,7 @@ class RunStatusFile:
         parameters: Mapping[str, Any],
         config: Mapping[str, Any],
         begun: Iterable[str] = (),
+        source: str | None = None,
     ) -> None:
         """Write the first record, and delete all but the newest 50.
 
@@ -48,6 +49,7 @@ class RunStatusFile:
             parameters: parameters of the run.
             config: values from which the run can be started again.
             begun: fingerprints of the nodes that earlier starts have begun.
+            source: the run's source, see `cloze.flows.run.source`.
         """
         earlier = status_file.records_in(directory)
         self.id, number = uuid.uuid4().hex, 1 + max(map(status_file.number_of, earlier), default=0)
@@ -64,6 +66,7 @@ class RunStatusFile:
             "config": redact(config),
             "prefect": None,
             "begun": sorted(begun),
+            "source": source,
             "nodes": {
                 step.name: {
                     "stage": step.node.stage,

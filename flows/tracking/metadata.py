@@ -21,6 +21,7 @@ from pydantic_core import to_jsonable_python
 
 from cloze.core import processes
 from cloze.core.config import StageConfig
+from cloze.core.identity import recorded_source
 from cloze.flows.tracking.spool import flatten
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -37,13 +38,15 @@ def user_name() -> str:
 
 @functools.cache
 def tags() -> dict[str, str]:
-    """Return MLflow's and Cloze's tags: user, host, command, commit, modified files or not."""
+    """Return MLflow's and Cloze's tags: user, host, command, source, commit, modified or not."""
     values = {
         "mlflow.user": user_name(),
         "mlflow.source.name": "cloze",  # under Prefect, the program is its engine
         "mlflow.source.type": "LOCAL",
         "cloze.host": socket.gethostname(),
     }
+    if (source := recorded_source()) is not None:
+        values["cloze.source"] = source.name
     commit = _git("rev-parse", "HEAD") if (ROOT / ".git").exists() else None
     if commit:
         values["mlflow.source.git.commit"] = commit

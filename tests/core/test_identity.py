@@ -16,11 +16,11 @@ def test_programs_and_their_tables_count(
     name: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Workers whose tables of words differ clean text in different ways."""
-    monkeypatch.setattr(module, "__file__", str(tmp_path / "core" / "identity.py"))
-    file = tmp_path / "core" / name
+    monkeypatch.setattr(module, "__file__", str(tmp_path / "cloze" / "core" / "identity.py"))
+    file = tmp_path / "cloze" / "core" / name
     file.parent.mkdir(parents=True)
     codes = []
     for content in ("one", "two"):
         file.write_text(content)
-        codes.append(module.identity("core", reads_again=True)["code"])
+        codes.append(module.identity("core")["code"])
     assert (codes[0] != codes[1]) == counts

@@ -163,23 +163,37 @@ def test_a_host_that_does_not_answer_is_named(three: Hosts, dataset: Path, tmp_p
     nobody_left(three)
 
 
-def test_a_host_with_another_program_refuses(three: Hosts, dataset: Path, tmp_path: Path) -> None:
-    """Its own copy of the program lies over ours, with a line more."""
+@pytest.mark.parametrize("sees", [True, False], ids=["sees the copy", "does not"])
+def test_a_host_with_another_program_takes_the_head_s_or_refuses(
+    three: Hosts, dataset: Path, tmp_path: Path, sees: bool
+) -> None:
+    """Its own copy of the program lies over ours, with a line more. Where it sees the runs
+    directory, it imports the copy of the head's files that is there.
+    """
     (tmp_path / "copy").mkdir()
     copy_packages(tmp_path / "copy")
     with (tmp_path / "copy" / "flows" / "__init__.py").open("a") as stream:
         stream.write("# another\n")
+    (runs := tmp_path / "runs").mkdir()
     three.inside(
         "b", "mount", "--bind", str(tmp_path / "copy" / "flows"), str(REPOSITORY / "flows")
     )
+    if not sees:
+        three.inside("b", "mount", "-t", "tmpfs", "none", str(runs))
     try:
-        code, told = three.cloze(*pretrain(dataset, 4, tmp_path / "out", *three.by("ssh")))
+        command = pretrain(dataset, 4, tmp_path / "out", *three.by("ssh"))
+        code, told = three.cloze(*command, CLOZE_RUNS_DIR=str(runs))
     finally:
         three.inside("b", "umount", str(REPOSITORY / "flows"))
-    assert code == 2
-    assert "host b has other source files of Cloze: hash" in " ".join(told.split())
+        if not sees:
+            three.inside("b", "umount", str(runs))
     nobody_left(three)
-    assert not list((tmp_path / "out" / "_logs").glob("rank*"))
+    if sees:
+        assert code == 0, told
+    else:
+        assert code == 2
+        assert "host b has other source files of Cloze: hash" in " ".join(told.split())
+        assert not list((tmp_path / "out" / "_logs").glob("rank*"))
 
 
 def test_a_directory_that_is_not_shared_is_named(

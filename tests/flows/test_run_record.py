@@ -47,7 +47,7 @@ def directory(tmp_path: Path) -> Path:
 
 def test_the_first_record_has_every_field(directory: Path, now: list[float]) -> None:
     steps, values = [step("a"), step("b", cached=True)], {"run": {"token": "s3cret"}}
-    told = RunStatusFile(directory, "night", steps, {"only": []}, values, ["y", "x"])
+    told = RunStatusFile(directory, "night", steps, {"only": []}, values, ["y", "x"], "0.1.0")
     node = {
         "stage": "pretrain", "section": "pretrain", "state": "waiting", "why": "not made yet",
         "artifact": "/runs/a-1", "inputs": [], "after": [],
@@ -55,7 +55,7 @@ def test_the_first_record_has_every_field(directory: Path, now: list[float]) -> 
     assert on_disk(told) == {
         "id": told.id, "run": "night", "state": "running", **process_identity(), "started": 1000.0,
         "ended": None, "error": None, "parameters": {"only": []}, "config": {"run": {"token": "***"}},
-        "prefect": None, "begun": ["x", "y"],
+        "prefect": None, "begun": ["x", "y"], "source": "0.1.0",
         "nodes": {
             "a": node,
             "b": {**node, "why": "", "artifact": "/runs/b-1"},
@@ -73,7 +73,7 @@ def test_a_record_without_a_field_that_it_needs_is_damaged(directory: Path, name
     path = directory / "x.json"
     del content[name]
     path.write_text(json.dumps(content))
-    is_optional = name in ("ended", "error", "parameters", "config", "prefect", "begun")
+    is_optional = name in ("ended", "error", "parameters", "config", "prefect", "begun", "source")
     assert (status_file.read_file(path) is not None) is is_optional
     path.write_text(json.dumps({**content, name: {"run": 1.5}.get(name, [None])}))
     assert (status_file.read_file(path) is not None) is (name == "begun")

@@ -60,7 +60,7 @@ def test_the_first_record_is_the_plan_without_its_secrets(directory: Path, clock
     nodes = content.pop("nodes")
     assert content == {
         **lock.process_identity(), "id": told.id, "run": "night", "state": "running", "started": 1000.0,
-        "ended": None, "error": None, "prefect": None, "begun": ["f1", "f2"],
+        "ended": None, "error": None, "prefect": None, "begun": ["f1", "f2"], "source": None,
         "parameters": {"config": "x", "password": "***", "tags": ["--token", "***"]},
         "config": {"notify": {"password": "***"}},
     }  # fmt: skip

@@ -127,7 +127,7 @@ def test_a_host_that_refuses_leaves_no_rank_on_any(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = {**host_setup.identity(), "code": "0123456789ab"}
-    monkeypatch.setattr(agent_launcher, "identity", lambda **_: other)  # the head's
+    monkeypatch.setattr(agent_launcher, "identity", lambda: other)  # the head's
     with pytest.raises(
         UsageError,
         match=(

@@ -208,17 +208,6 @@ def test_a_train_job_that_nobody_follows_saves_before_the_next_one_starts(
     assert result.manifest.counters == {"seen": 5}
 
 
-def test_a_restart_after_an_edit_runs_the_new_files_on_all_hosts(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The head's hash was the old one, so every restart failed."""
-    hashes = iter(["new"])
-    first = identity.identity()
-    monkeypatch.setattr(identity._code, "__wrapped__", lambda packages: next(hashes))
-    assert agent_launcher._program() == {**first, "code": "new"}
-    assert "have changed since" in caplog.text
-
-
 @pytest.mark.parametrize("returns", [True, False], ids=["returns", "stays away"])
 def test_a_rank_that_waits_for_storage_does_not_hang(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, returns: bool
