@@ -124,11 +124,7 @@ def is_here(facts: Mapping[str, Any]) -> bool:
 
 
 def process_identity(pid: int | None = None) -> dict[str, Any]:
-    """Return what identifies a process: host, pid, boot with namespace, and start time.
-
-    Args:
-        pid: id of a process of this machine; None: this one.
-    """
+    """Return what identifies this process, or `pid`: host, pid, boot with namespace, start time."""
     pid = os.getpid() if pid is None else pid
     return {"host": socket.gethostname(), "pid": pid, "boot": _boot_id(), "start": _start(pid)}
 

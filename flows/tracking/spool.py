@@ -281,10 +281,7 @@ class Spool:
         self._write(_end(run, status, self._known[run].attempt))
 
     def close(self, timeout: float = FLUSH_SECONDS) -> bool:
-        """Wait until the sender has sent this spool; return whether it has.
-
-        Afterwards the sender continues with the rest by itself.
-        """
+        """Wait until the sender has sent this spool; return whether it has. It sends on later."""
         empty = self._stream.tell() == 0
         with self._continuing():
             if empty and self._sender is None:
@@ -294,11 +291,9 @@ class Spool:
             return True
         assert sender.stdin is not None
         sender.stdin.close()  # signals the sender that no more records come
-
-        def is_over() -> bool:
-            return not self.path.exists() or sender.poll() is not None
-
-        wait_until(is_over, timeout, POLL_SECONDS)
+        wait_until(
+            lambda: not self.path.exists() or sender.poll() is not None, timeout, POLL_SECONDS
+        )
         return not self.path.exists()
 
     def refused(self) -> Counter[str]:
