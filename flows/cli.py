@@ -241,7 +241,7 @@ def cloze(quiet: bool, verbose: bool, debug: bool) -> None:
 # Another path helps, where a full disk or a fault of it would need something else.
 WRONG_PLACE = (
     errno.EACCES, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ENOENT, errno.ENOTDIR,
-    errno.EPERM, errno.EROFS,
+    errno.EPERM,
 )  # fmt: skip
 GLOBAL_FLAGS = ("-q", "--quiet", "-v", "--verbose", "--debug")  # before or after the command
 

@@ -73,8 +73,9 @@ def fix(runs: Path) -> str:
     files = _read(root, DATA if recorded_source() is None else None)
     target = runs.absolute() / RECORDED / digest(files)
     for name, content in files.items():
-        if not (target / name).exists():
-            _write(target / name, content)
+        path = target / name
+        if not path.exists() or path.read_bytes() != content:  # several accounts may share `runs`
+            _write(path, content)
     _import_from(target)
     return str(target)
 

@@ -112,13 +112,17 @@ def test_this_process_keeps_its_source_after_an_edit(package: Path, tmp_path: Pa
     assert source.fix(tmp_path / "runs") == first
 
 
-def test_an_incomplete_copy_is_completed(
-    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("left", [None, "A = 3"])
+def test_a_damaged_copy_is_made_whole(
+    left: str | None, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A start was killed, or a cleaner of temporary files removed what was not read for days."""
+    """A start was killed, a cleaner removed what was not read for days, or somebody changed it."""
     copy = Path(source.fix(tmp_path / "runs"))
     before = content(copy)
-    (copy / "cloze" / "core" / "a.py").unlink()
+    damaged = copy / "cloze" / "core" / "a.py"
+    damaged.unlink()
+    if left is not None:
+        damaged.write_text(left)
     another_start(monkeypatch)
     assert (source.fix(tmp_path / "runs"), content(copy)) == (str(copy), before)
 

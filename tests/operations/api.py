@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+import urllib.error
 import urllib.request
 from base64 import b64encode
 from pathlib import Path
@@ -17,15 +19,26 @@ def log_in(api: str, file: str) -> None:
     KEYS[api] = b64encode(Path(file).read_bytes()).decode()
 
 
+def answer(call: urllib.request.Request) -> Any:
+    """The answer; while the server's database is busy (503) it is asked again, as clients do."""
+    for pause in (0.5, 1, 2, 4, 8, None):
+        try:
+            with urllib.request.urlopen(call, timeout=60) as response:
+                return json.loads(response.read() or b"null")
+        except urllib.error.HTTPError as error:
+            if error.code != 503 or pause is None:
+                raise
+            time.sleep(pause)
+    return None
+
+
 def request(api: str, path: str, body: dict[str, Any] | None = None) -> Any:
     """The answer to a GET, or with a body to a POST."""
     data = None if body is None else json.dumps(body).encode()
     headers = {"Content-Type": "application/json"}
     if api in KEYS:
         headers["Authorization"] = f"Basic {KEYS[api]}"
-    call = urllib.request.Request(f"{api}{path}", data=data, headers=headers)
-    with urllib.request.urlopen(call, timeout=30) as response:
-        return json.load(response)
+    return answer(urllib.request.Request(f"{api}{path}", data=data, headers=headers))
 
 
 def trigger(api: str, deployment: str, **parameters: Any) -> str:

@@ -54,6 +54,7 @@ class Toys:
 
     def write(self, **sections: Any) -> str:
         """Letters, a training and a count, unless the sections say otherwise."""
-        content = {"letters": {"size": 4}, "train": {}, "count": {}, **sections}
+        toy = {"launcher": "local"}  # what runs in the head's own process is in no job's package
+        content = {"letters": {"size": 4, **toy}, "train": {}, "count": toy, **sections}
         self.path.write_text(yaml.safe_dump(content))
         return str(self.path)

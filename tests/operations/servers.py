@@ -22,6 +22,7 @@ from cloze.core.processes import free_ports
 from tests import warm
 from tests.checkout import import_path
 from tests.conftest import REPOSITORY
+from tests.operations.api import answer
 
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 PATIENCE = 400.0  # seconds: the machine may have other work
@@ -124,15 +125,7 @@ class Operations:
             headers={"Content-Type": "application/json"},
             method=method,
         )
-        for pause in (0.5, 1, 2, 4, 8, None):
-            try:
-                with urllib.request.urlopen(call, timeout=60) as response:
-                    return json.loads(response.read() or b"null")
-            except urllib.error.HTTPError as error:
-                if error.code != 503 or pause is None:  # its database is busy
-                    raise
-                time.sleep(pause)
-        return None
+        return answer(call)
 
     def trigger(self, name: str, *, at: str | None = None, **parameters: Any) -> str:
         """Run a deployment, as the form does; the flow run's id. Args: at: a moment to come."""

@@ -132,7 +132,7 @@ class Home:
         self.hold.touch()
         how = {"processes": 2, "grace_seconds": 20, **run}
         train = {"hold": str(self.hold), "saving": saving, "every": every}
-        content = {"letters": {}, "train": train, "run": how}
+        content = {"letters": {"launcher": "local"}, "train": train, "run": how}
         (directory / f"{self.name}.yaml").write_text(yaml.safe_dump(content))
 
     def environment(self) -> dict[str, str]:

@@ -77,8 +77,8 @@ def test_a_deployment_has_known_keys_a_flow_and_its_parameters(name: str) -> Non
     [
         (
             ["corpus", "vocab", "dataset"],
-            {"vocab_size", "length", "mask_copies", "workers"},
-            {"steps", "launcher", "epochs"},
+            {"vocab_size", "length", "mask_copies", "workers", "launcher"},
+            {"steps", "global_batch", "epochs"},
         ),
         (
             ["pretrain"],
@@ -87,8 +87,8 @@ def test_a_deployment_has_known_keys_a_flow_and_its_parameters(name: str) -> Non
         ),
         (
             ["finetune"],
-            {"epochs", "task_learning_rate", "task_seed", "processes"},
-            {"steps", "hostfile"},
+            {"epochs", "task_learning_rate", "task_seed", "processes", "hostfile"},
+            {"steps", "global_batch"},
         ),
         (
             ["evaluate"],

@@ -27,7 +27,7 @@ def open_umask() -> Iterator[None]:
 def test_without_a_umask_nobody_else_may_write(
     existed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("CLOZE_HOME", str(tmp_path))
+    monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setattr(command, "require_packages", lambda *_: None)
     directory = server_addresses.directory(command.runs_of_home())
     if existed:
