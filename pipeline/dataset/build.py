@@ -9,7 +9,7 @@ An exchange (`pipeline/runners/exchange.py`) lies between them, held-out rows af
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
@@ -59,9 +59,7 @@ HELDOUT_SHARE = 32  # training buckets per held-out bucket
 def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> StageResult:
     """Build the shards; `version`: current version of the stage. See `stage.run`."""
     corpus = CorpusShards.open(build.inputs["corpus"])
-    base = None
-    if "append" in build.inputs:
-        base = BaseDataset.open(build.inputs["append"], version)
+    base = BaseDataset.open(build.inputs["append"], version) if "append" in build.inputs else None
     _check_marks(config.masking, build.inputs)
     tokenizer = load(build.inputs["vocab"], config.lowercase)
     info = _dataset_info(config, tokenizer)
@@ -71,35 +69,12 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
         base.check(info, bin_borders(config.length, config.length_bins))
         for entry in base.manifest.files:
             fingerprints.link_unchanged(base.path, entry, build.file(entry.path))
+
     groups = corpus.groups(build.scratch, LEAST_RUN_BYTES)
-    bins = len(bin_borders(config.length, config.length_bins))
-    tokens = sum(corpus.sizes) / BYTES_PER_TOKEN * config.drawings
-    train = bucket_count(tokens, config.length, len(groups) * bins, config.shards)
-    buckets = {TRAIN: train, HELDOUT: -(-train // HELDOUT_SHARE)}
-    directory = storage.join(build.scratch, "parts")
-    runs = Exchange(
-        directory=storage.join(directory, "rows"),
-        runs=len(groups),
-        places=sum(buckets.values()) * bins,
-    )
-    keys = append.key_exchange(directory, len(groups), corpus.documents)
-    marks = RULES[config.masking].marks
-    build_rows = BuildRows(
-        directory=directory,
-        runs=runs,
-        keys=keys,
-        buckets=buckets,
-        tokenizer=build.file("tokenizer"),
-        tokenizer_fingerprint=tokenizer.fingerprint,
-        config=config,
-        borders=bin_borders(config.length, config.length_bins),
-        known=base.documents if base else (),
-        stamp=base.manifest.fingerprint if base else "",
-        marked=None if marks is None else build.inputs[marks.role],
-    )
+    build_rows = _rows_step(config, build, corpus, tokenizer, len(groups), base)
     units = [(group.name, {"number": n, "paths": group.paths}) for n, group in enumerate(groups)]
-    weights = [group.size for group in groups]
-    results = fan_out(build, "rows", units, build_rows, unit_name="bytes", weights=weights)
+    sizes = [group.size for group in groups]
+    results = fan_out(build, "rows", units, build_rows, unit_name="bytes", weights=sizes)
     for result in results:
         for split in SPLITS:
             build.counters.update(result[split]["counters"])
@@ -113,38 +88,96 @@ def build_dataset(config: DatasetConfig, build: BuildContext, version: int) -> S
     documents = sum(result["documents"] for result in results)
     generation = base.generation if base else 0
     keys_file = build.file(f"{append.prefix(append.DOCUMENTS, generation)}.arrow")
-    keys.connect(build, f"connect-{append.DOCUMENTS}")
-    append.write_documents(keys_file, keys, documents)
+    build_rows.keys.connect(build, f"connect-{append.DOCUMENTS}")
+    append.write_documents(keys_file, build_rows.keys, documents)
+
     unigrams = build.file(UNIGRAMS) if config.random_from == "corpus" else None
     if unigrams is not None and base is None:  # else the counts of the existing dataset
-        paths = [_counts_path(directory, number) for number in range(len(groups))]
+        paths = [_counts_path(build_rows.directory, number) for number in range(len(groups))]
         counts = sum(np.frombuffer(storage.read_at_once(path), np.int64) for path in paths)
         write_unigrams(unigrams, np.asarray(counts))
     write_shard = WriteDatasetShard(
-        runs=runs, info=info, tokenizer=build.file("tokenizer"), config=config, unigrams=unigrams
+        runs=build_rows.runs,
+        info=info,
+        tokenizer=build_rows.tokenizer,
+        config=config,
+        unigrams=unigrams,
     )
     train_shards = config.shards
     if base is not None:  # keep the size of the shards
         train_shards = min(MOST_SHARDS, max(1, round(rows[TRAIN] / base.rows_a_shard)))
-    shards: list[tuple[str, dict[str, Any]]] = []
-    found = runs.connect(build, "connect-rows").reshape(-1, bins).T
-    for split, count, first, end in (
-        (TRAIN, train_shards, 0, train),
-        (HELDOUT, 1, train, sum(buckets.values())),
-    ):
-        drawn = np.sum([result[split]["drawings"] for result in results], axis=0)
-        for number, unit in enumerate(plan_units(found[:, first:end], drawn, count, first)):
-            name = shard_name(append.prefix(split, generation), number, count)
-            shards.append((name.removesuffix(".arrow"), {**unit, "path": build.file(name)}))
-    weights = [float(sum(key_range["rows"] for key_range in unit["ranges"])) for _, unit in shards]
+    shards = _shard_units(build, build_rows, results, {TRAIN: train_shards, HELDOUT: 1}, generation)
+    row_counts = [float(sum(part["rows"] for part in unit["ranges"])) for _, unit in shards]
     id_bytes = id_dtype(tokenizer.vocab_size).itemsize
     row_bytes = sum(result["bytes"] for result in results)
     check_disk_space(build.path, [unit["path"] for _, unit in shards], row_bytes, config, id_bytes)
-    written = fan_out(build, "shards", shards, write_shard, unit_name="rows", weights=weights)
+    written = fan_out(build, "shards", shards, write_shard, unit_name="rows", weights=row_counts)
+
     new = new_counts(info, rows, written[:train_shards], documents, build.counters)
     known = sum(result["known"] for result in results)
+    # A corpus counts the words of all its documents; those of the new ones alone are not known.
     new["words"] = None if known else corpus.words
     return summarize(config, info, build, new, base, known)
+
+
+def _rows_step(
+    config: DatasetConfig,
+    build: BuildContext,
+    corpus: CorpusShards,
+    tokenizer: Tokenizer,
+    runs: int,
+    base: BaseDataset | None,
+) -> BuildRows:
+    """Return the first step, with an exchange that has room for so many runs."""
+    borders = bin_borders(config.length, config.length_bins)
+    tokens = sum(corpus.sizes) / BYTES_PER_TOKEN * config.drawings
+    train = bucket_count(tokens, config.length, runs * len(borders), config.shards)
+    buckets = {TRAIN: train, HELDOUT: -(-train // HELDOUT_SHARE)}
+    directory = storage.join(build.scratch, "parts")
+    marks = RULES[config.masking].marks
+    return BuildRows(
+        directory=directory,
+        runs=Exchange(
+            directory=storage.join(directory, "rows"),
+            runs=runs,
+            places=sum(buckets.values()) * len(borders),
+        ),
+        keys=append.key_exchange(directory, runs, corpus.documents),
+        buckets=buckets,
+        tokenizer=build.file("tokenizer"),
+        tokenizer_fingerprint=tokenizer.fingerprint,
+        config=config,
+        borders=borders,
+        known=base.documents if base else (),
+        stamp=base.manifest.fingerprint if base else "",
+        marked=None if marks is None else build.inputs[marks.role],
+    )
+
+
+def _shard_units(
+    build: BuildContext,
+    step: BuildRows,
+    results: Sequence[Mapping[str, Any]],
+    shard_counts: Mapping[str, int],
+    generation: int,
+) -> list[tuple[str, dict[str, Any]]]:
+    """Connect the runs that `step` wrote; return the units of both splits' shards, training first.
+
+    Args:
+        results: results of `step`, one per run.
+        shard_counts: number of shards of each split.
+    """
+    bins, first = len(step.borders), 0
+    found = step.runs.connect(build, "connect-rows").reshape(-1, bins).T
+    units = []
+    for split in SPLITS:
+        end, count = first + step.buckets[split], shard_counts[split]
+        drawn = np.sum([result[split]["drawings"] for result in results], axis=0)
+        for number, unit in enumerate(plan_units(found[:, first:end], drawn, count, first)):
+            name = shard_name(append.prefix(split, generation), number, count)
+            units.append((name.removesuffix(".arrow"), {**unit, "path": build.file(name)}))
+        first = end
+    return units
 
 
 def _check_marks(rule: str, inputs: Mapping[str, Any]) -> None:
