@@ -214,7 +214,10 @@ def main(directory: str) -> int:
     try:
         outcome, build = _run(directory, report)
     except KeyboardInterrupt:
-        stop = ClozeError("it was stopped before it had anything to save; run again")
+        stop = ClozeError(
+            f"Slurm's job {job_id} was cancelled, or its time or node was taken; what it had "
+            f"finished is kept: run again"
+        )
         return _stopped(directory, report, job_id, stop)
     except StoppedError as error:
         return _stopped(directory, report, job_id, error)
