@@ -96,8 +96,6 @@ def write_arrow(
     """Write an Arrow IPC file, completely or not at all.
 
     Args:
-        path: path of the file.
-        schema: schema of the batches.
         batches: record batches, which may be generated while the file is written.
         compression: zstd or lz4, for buffers. Uncompressed files can be memory-mapped.
     """
@@ -183,7 +181,6 @@ def local_copy(path: str, stamp: str) -> str:
     """Return `path` if it is local, else a copy on this machine's disk, fetched once per machine.
 
     Args:
-        path: path of a file.
         stamp: version of the content; a new stamp makes a new copy.
     """
     if storage.is_local(path):

@@ -51,8 +51,6 @@ def compose_config_class(
     """Create a subclass of `base` with the fields of all the option classes.
 
     Args:
-        name: name of the new class.
-        base: a config class.
         options: options of each row; rows may share a class, or have None.
 
     Raises:

@@ -140,7 +140,6 @@ class Table(MutableMapping[str, T]):
     Args:
         kind: name of the table in `Plugin.rows`.
         what: what a row is, for messages, such as `task`.
-        rows: own rows.
         fields: config fields whose values are names of rows.
         last: row that stays the last one.
     """
@@ -266,7 +265,6 @@ def with_substitutes(kinds: Iterable[str], stage: str = "", role: str = "") -> t
     Args:
         stage: stage that reads them. Stages of its own plug-in are not added: it names what it
             takes, so a stage never stands for its own input.
-        role: role of the input.
     """
     found, wanted = list(kinds), {*kinds, f"{stage}.{role}"}
     for owner in installed():
@@ -325,7 +323,6 @@ def described(
     """Return the entry of a manifest: package, version and rows of each plug-in by its name.
 
     Args:
-        rows: rows that the stage used.
         inherited: entries of the inputs' manifests.
     """
     found = {name: dict(about) for name, about in inherited.items()}

@@ -104,7 +104,6 @@ def fingerprint(
     """Return the sha256 that identifies a stage's output before it is built.
 
     Args:
-        stage: name of the stage.
         version: raised by hand when the same input gives other output.
         config: config values that affect the result, without paths and execution options.
         parents: fingerprints of the inputs by key.
@@ -276,10 +275,8 @@ def hash_files(
     """Return size and sha256 of each file below `path`, reading several at a time.
 
     Args:
-        path: directory of the artifact.
         names: file names relative to `path`.
         volatile: patterns of names that are marked as no data.
-        threads: number of files read at once.
         report: called with the number of bytes after each read, from any thread.
         known: sha256 and size of files by name, which are not read.
     """
@@ -337,8 +334,6 @@ def verify(
     """Read every file of the artifact and compare it with the manifest.
 
     Args:
-        path: directory of the artifact.
-        threads: number of files read at once.
         report: called with the number of bytes after each read, from any thread.
     """
     manifest = read_manifest(path)

@@ -33,10 +33,7 @@ class FileTable:
     """Entries of files; iterating reads them.
 
     Attributes:
-        file: path of the table.
-        count: number of the files.
         size: bytes of all of them.
-        sha256: hash of the table.
         content_sha256: see `Manifest.content_sha256`.
     """
 

@@ -44,7 +44,6 @@ class CostEstimate:
         disk_bytes: peak disk use of the build.
         memory_bytes: memory of all processes together.
         gpu_memory_bytes: memory of each GPU in use.
-        expected_metadata: metadata of the future artifact.
         note: clause for people about how the artifact will be built, if that depends on amounts.
     """
 
@@ -67,7 +66,6 @@ class MeasuredThroughput:
     """The measured speed of a build; see `CostEstimate`.
 
     Attributes:
-        amount: work done.
         seconds: seconds without the startup.
         width: number of workers or GPUs that shared the work.
     """

@@ -59,9 +59,6 @@ def assign_input_keys(
 ) -> dict[str, str]:
     """Return the user's inputs, `PATH` or `NAME=PATH`, by input key; a single one needs no name.
 
-    Args:
-        default_name: returns the default name of a path.
-
     Raises:
         UsageError: there are no texts, or two have the same name.
     """
@@ -227,7 +224,6 @@ class InputSpec:
             (`plugins.Row`). The nearest such node before this one in the graph is the default
             input; empty: no default.
         explicit_kinds: further accepted stages, only if the run's config names the node.
-        required: the stage cannot run without this input.
         explicit_only: the input is used only if the run's config names it.
         multiple: the role takes several inputs, which then have names.
         inherited_fields: config fields whose values are taken from the node that provides this
@@ -254,7 +250,6 @@ class Stage:
     Attributes:
         version: raised when the same input gives other output, or a default of the config changes;
             a golden test checks both.
-        inputs: input specifications by role.
         reads_all_nodes: the stage reads every node of the run that does not itself do so; the
             inputs have the names of the nodes.
         unhashed_files: patterns of files that contain times, excluded from the content hash.

@@ -160,9 +160,7 @@ def start(session: RunSession, *, prefect: bool | None, as_json: bool) -> None:
     """Run a session to its end and print the results.
 
     Args:
-        session: the planned run.
         prefect: run as a Prefect flow; None: only if a known server responds.
-        as_json: print one JSON object on standard output.
     """
     from cloze.flows.graph.plan import result_json
     from cloze.flows.run.session import run_plain

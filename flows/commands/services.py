@@ -228,7 +228,6 @@ def lineage_tree(fingerprint: str, path: str) -> dict[str, Any]:
     """Return the lineage of an artifact, or of a part of one, as a tree.
 
     Args:
-        fingerprint: fingerprint of the artifact or part.
         path: current or former path; ancestors are searched near it.
     """
     from cloze.core.artifacts.lineage import NearbyArtifacts

@@ -36,8 +36,6 @@ class Finding:
     """A result of a check, one line of the output.
 
     Attributes:
-        check: name of the check.
-        observed: what the check found.
         ok: the finding needs no action.
         fix: remedy if `ok` is false.
         repair: function that applies the remedy; None: the user must apply it.

@@ -46,7 +46,6 @@ class GraphBuilder:
 
         Args:
             sections: values of the sections, in the file's order.
-            run: execution settings of the run.
             tokenizer: path of an existing vocabulary, which replaces the vocab node.
         """
         inherited = {name: inherit(sections, name) for name in sections}
@@ -136,7 +135,6 @@ class GraphBuilder:
         If an input is left out, the rest of the nodes are recorded as left out.
 
         Args:
-            section: the section whose inputs are chosen.
             references: references by role; None: the config names none.
             combination: values of the section's own axes.
         """
@@ -177,7 +175,6 @@ class GraphBuilder:
         """Return the error of a node whose matrix values no instance of an input has.
 
         Args:
-            section: the section of the node.
             axes: matrix values of the node.
             values: matrix values of an instance of the input.
             origin: that instance.

@@ -35,7 +35,6 @@ class CommandConfig:
 
     Attributes:
         node: the only node; `node.out` is the artifact's directory.
-        directory: directory of the command's records and lock.
         is_transient: the artifact is removed after its metrics are shown.
     """
 
@@ -120,10 +119,6 @@ def run_tool(
     """Run the tool stage `name` in a temporary directory and return its summary.
 
     Args:
-        name: name of the stage.
-        values: config values of the stage.
-        inputs: input paths by role.
-        report: reporter for progress.
         where: config section of the values, for messages.
     """
     stage = stages.executable(name)
@@ -151,11 +146,7 @@ def run_inference(
     See `cloze.model.use.verb`.
 
     Args:
-        name: name of the stage.
-        values: config values of the stage.
-        checkpoint: path of the checkpoint.
         receive: called with each batch of predictions; an exception ends the stage.
-        report: reporter for progress.
     """
 
     class Receiving(Reporter):

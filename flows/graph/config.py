@@ -41,11 +41,9 @@ class RunConfig:
     """The resolved config of a run.
 
     Attributes:
-        name: name of the run and of its directory.
         values: content of the config file with overrides applied and paths absolute.
         nodes: nodes of the graph by name, in topological order.
         left_out: reasons by name, for nodes that sections name but that are not built.
-        execution: default execution settings of the nodes.
         tokenizer: path of an existing vocabulary, which replaces the vocab node.
     """
 

@@ -75,7 +75,6 @@ def estimates(steps: Sequence[PlannedNode], runs: Path) -> dict[str, Estimate]:
     """Return the cost estimate of each node, in the plan's order.
 
     Args:
-        steps: the planned nodes.
         runs: directory of all runs, whose artifacts contain measured throughputs.
     """
     if all(step.cached for step in steps):

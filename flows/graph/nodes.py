@@ -41,11 +41,8 @@ class Node:
 
     Attributes:
         name: `stage` or `stage@label`; for an instance `stage@label-value-value`.
-        stage: name of the stage.
         section: config section that defines the node; the instances of a matrix share it.
         values: the node's matrix values by axis.
-        config: config of the stage.
-        execution: execution settings.
         inputs: sources by role; for a stage that reads all nodes, by node name.
         out: artifact directory given by a command; empty: in the run's directory.
     """

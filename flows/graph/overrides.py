@@ -50,7 +50,6 @@ def read_yaml(text: str, sections: bool = False) -> Any:
     """Return the values in `text`, all representable in JSON. Raises `yaml.YAMLError`.
 
     Args:
-        text: YAML.
         sections: refuse a section's key without a value, as of an unset variable in a template.
     """
     loader = _Loader(text)
@@ -73,7 +72,6 @@ def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict
     """Parse `KEY=VALUE` strings into a nested mapping; values are YAML, and later ones win.
 
     Args:
-        settings: the strings.
         example: valid example, for the error message.
         sections: require a section in each key, such as `pretrain.steps`. Exceptions: `name`,
             `tokenizer`, `size`, and switching a section, as in `finetune=false`.
@@ -154,8 +152,6 @@ def merge(
     alternatives (`StageConfig.mutually_exclusive`): a budget replaces a preset's steps.
 
     Args:
-        values: config values.
-        overrides: nested overrides.
         config: config class of the values; None: a plain mapping.
         where: the section, for messages.
 

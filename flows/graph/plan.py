@@ -44,12 +44,8 @@ class PlannedNode:
     """A node of a planned run.
 
     Attributes:
-        node: the node of the graph.
-        inputs: input paths by role.
         depends_on: nodes of this plan that must be built before.
         fingerprint: hash that decides about reuse.
-        artifact: directory of the artifact.
-        cached: the artifact exists and is reused.
         reason: why the node will run; empty if it is cached.
         previous: manifest of the node's last artifact in this run's directory.
         resumes_at: checkpoint step from which an unfinished training continues; 0: none.
@@ -218,11 +214,7 @@ def _step(
 
 
 def forced_by_inputs(step: PlannedNode, results: Mapping[str, BuildResult]) -> PlannedNode:
-    """Return the step; forced if it is cached or begun, and an input has other content now.
-
-    Args:
-        results: results of the nodes that are complete.
-    """
+    """Return the step; forced if it is cached or begun, and an input has other content now."""
     built = any(not results[name].cached for name in step.depends_on if name in results)
     if not built or not (step.cached or step.resumes_at):
         return step
@@ -232,12 +224,7 @@ def forced_by_inputs(step: PlannedNode, results: Mapping[str, BuildResult]) -> P
 
 
 def saved_step(directory: str, fingerprint: str) -> int:
-    """Return the step of the newest checkpoint of an unfinished training; 0: there is none.
-
-    Args:
-        directory: directory of the training.
-        fingerprint: expected fingerprint of the training.
-    """
+    """Return the step of the newest checkpoint of an unfinished training; 0: there is none."""
     if not claim.is_unfinished(directory):
         return 0
     try:
@@ -299,9 +286,7 @@ def build_node(
     """Build the artifact of a planned node, and update the run's link to it.
 
     Args:
-        step: the planned node.
         execution: execution settings, if they differ from the node's.
-        report: reporter for progress.
     """
     if step.starts_over:
         report.progress(0, None, "", {"warning": step.reason})

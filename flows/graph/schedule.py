@@ -45,7 +45,6 @@ class NodeFailures(ClozeError):
     """Several nodes failed.
 
     Attributes:
-        errors: exceptions by node.
         exit_code: exit code that all exceptions share, else 1.
     """
 
@@ -106,8 +105,6 @@ def run_graph(
     """Call `make` for every node, in threads, as soon as the nodes that it depends on are done.
 
     Args:
-        steps: the planned nodes.
-        make: builds one node.
         skipped: called with a node that cannot be built and the failed node that it depends on.
         stop: asks running nodes to stop; called when this thread is interrupted.
 

@@ -192,7 +192,6 @@ class InputFinder:
     """Finder of the candidates for each input of a section.
 
     Args:
-        graph: the graph while it is built.
         instances: function that returns the nodes of a section, and makes them first if necessary.
     """
 
@@ -203,8 +202,6 @@ class InputFinder:
         """Yield the candidates for an input; nothing for an absent optional input.
 
         Args:
-            section: the section that reads the input.
-            role: the input's role.
             text: reference from the config: a node, a path or a boolean; None: choose by kind.
 
         Raises:

@@ -69,7 +69,6 @@ class AgentLauncher(Launcher, ABC):
         """Return the hosts to start on, all of which respond now.
 
         Args:
-            execution: execution settings.
             processes: ranks per host, unless the launcher knows better.
 
         Raises:

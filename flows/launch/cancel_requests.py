@@ -75,10 +75,6 @@ class CancelPoll:
 def cancel(path: str, report: Callable[[str], None]) -> dict[str, Any]:
     """Stop the builder of `path` and wait for it; return `artifact`, `state` and `checkpoint`.
 
-    Args:
-        path: directory of the artifact.
-        report: callback for progress messages.
-
     Raises:
         UsageError: no process builds there.
         DataError: the builder does not end, and runs on another host or cannot be killed.
@@ -114,9 +110,7 @@ def wait_or_kill(
     Args:
         path: directory that the process holds, for messages.
         builder: description of the process, for messages.
-        runs: checks whether the process still holds the directory.
         facts: identity of the process; only a process of this identity is killed.
-        report: callback for progress messages.
 
     Raises:
         DataError: the process is on another host, or survives SIGKILL.

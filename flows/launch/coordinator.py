@@ -182,7 +182,6 @@ def run_in_worker_processes(
     stage without a worker runs in this process, unless a launcher other than local is chosen.
 
     Args:
-        stage: the stage.
         reference: `module:STAGE`, which the worker imports.
     """
 

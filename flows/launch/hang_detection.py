@@ -40,7 +40,6 @@ class HangReport:
 
     Attributes:
         rank: index among this host's ranks.
-        step: step of the rank.
         sentence: what the rank does, to follow its name.
         goes_on: it does again.
     """

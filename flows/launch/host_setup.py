@@ -98,11 +98,8 @@ def rank_environments(
     """Return the environment variables of each rank of one host.
 
     Args:
-        ranks: global ranks of the host.
-        world_size: number of all ranks.
         master: host and port of rank 0's store.
         gpu_ids: visible GPUs; empty: all.
-        token: token of the launch's fence.
     """
     common = {
         "WORLD_SIZE": str(world_size),

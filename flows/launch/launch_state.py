@@ -40,14 +40,7 @@ class LaunchState:
     """
 
     def __init__(self, stage: str, build: BuildContext, started: RankGroup, logs: Path) -> None:
-        """Start without events.
-
-        Args:
-            stage: name of the stage.
-            build: build context of the coordinator.
-            started: the ranks.
-            logs: directory of the ranks' output.
-        """
+        """Start without events."""
         self.stage, self.build, self.started, self.logs = stage, build, started, logs
         self.endings: dict[int, Event] = {}
         self.codes: dict[int, int] = {}

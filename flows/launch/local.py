@@ -63,7 +63,6 @@ class LocalRanks:
 
         Args:
             worker: module that each rank runs.
-            job_file: path of the job description.
             environments: environment variables of each rank; see `host_setup.rank_environments`.
             logs: directory for the ranks' output.
             report: receives the process ids.

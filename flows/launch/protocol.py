@@ -60,7 +60,6 @@ class LaunchRequest:
     """A stage that shall run in ranks.
 
     Attributes:
-        job: description of the stage's run, for the ranks.
         worker: module that a rank's process runs.
         processes: ranks per host.
         build: build context of the coordinator; its reporter receives rank 0's reports.
@@ -173,17 +172,13 @@ class LaunchSpec:
     """Content of `launch.json`, which every agent of a launch reads.
 
     Attributes:
-        artifact: directory of the artifact.
         directory: unique directory of this launch, below the artifact's `_logs/launches/`.
-        job: path of the job file.
         worker: module that a rank's process runs.
         hosts: host names by node number, one agent each; empty names are not known in advance.
         counts: number of ranks by node number.
         program: identity of the program (`cloze.core.identity`), which must be equal on all hosts.
         inputs: path and fingerprint by role; all hosts must see the same.
-        grace_seconds: grace period of the ranks.
         grace_grows: extend the grace period if ranks report that they need more.
-        device: device option of the run.
         gpu_ids: GPUs to use on each host; empty: any free ones, one per rank.
         slots: agents take slots for their GPUs; false if the scheduler allocates GPUs or the user
             shares them.

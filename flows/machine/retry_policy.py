@@ -54,7 +54,6 @@ class RetryPolicy:
         fewer processes.
 
         Args:
-            error: failure of the last attempt.
             gpus: CUDA numbers of the GPUs that respond; None: the ranks use no GPU of this host.
         """
         if not is_retryable(error):

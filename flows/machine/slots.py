@@ -95,7 +95,6 @@ class ResourceRequest:
     """Slots that a node occupies while it runs.
 
     Attributes:
-        cpus: number of cores.
         gpus: number of GPUs, any free ones.
         gpu_ids: GPUs that the config names; they replace `gpus`.
     """
@@ -142,11 +141,8 @@ def acquire(
     """Acquire slots and yield the names of the granted GPUs.
 
     Args:
-        request: the requested slots.
-        machine: the cores and GPUs of this host.
         run: name of the run, for other processes' messages.
         node: name of the node, for other processes' messages.
-        stop_requested: polled while waiting.
         report_waiting: called once if the slots are not free within 2 seconds.
 
     Raises:

@@ -81,7 +81,6 @@ class NodePicture:
     """A finished node of the picture.
 
     Attributes:
-        stage: stage of the node.
         after: names of the nodes that it takes inputs from.
         line: text below the name, such as the main metric.
     """

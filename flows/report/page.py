@@ -53,7 +53,6 @@ def render(
         scores: output of `cloze.flows.report.report_nodes.scores`.
         masks: entries with `node`, `text` and `candidates` (token, score, sequence).
         unfilled: number of checkpoints whose filled masks are not shown.
-        summary_tables: further tables.
         figure: `<svg>` element below these tables; empty: none.
     """
     environment = templates_in(TEMPLATES)

@@ -54,8 +54,6 @@ class NodeReporter(Reporter):
     """Reporter that writes a node's progress to the status file and forwards reports to listeners.
 
     Args:
-        record: the status file of the run.
-        step: the node.
         listeners: reporters that receive every report.
         started: the nodes that attempts of the run have started.
         stop: event that is set when the node must stop.

@@ -73,8 +73,6 @@ def survey(
     """Return all artifacts of all runs with what they are needed for, largest first.
 
     Args:
-        runs: runs directory.
-        champions: checkpoints of champions.
         discarded: runs whose results are not kept for their own sake.
         unused_days: keep artifacts that were used within this many days.
         sizes: measure the artifacts, which reads every directory.

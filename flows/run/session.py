@@ -76,7 +76,6 @@ class RunSession:
     As a context manager it holds the lock of the run's directory. `run_node` builds a node.
 
     Attributes:
-        steps: the plan.
         results: results by node name, as far as nodes are complete.
         failures: exceptions by node name.
         error: exception that ended the session, for callers on the other side of Prefect.
@@ -96,7 +95,6 @@ class RunSession:
         """Plan the run.
 
         Args:
-            parameters: what to run.
             screen: console for output; None: stderr's.
             run_id: id shared by retries in other processes; nodes are forced once per id.
             title: name in MLflow; None: the run's name and the time.
@@ -261,7 +259,6 @@ class RunSession:
         """Build one node: acquire slots, run the stage, show and record the result.
 
         Args:
-            step: the planned node.
             attempt: number of the attempt, from 1.
             also: additional reporter for the node's progress.
 

@@ -44,8 +44,6 @@ def begin(directory: Path, runs: Path, screen: Console) -> str | None:
 
     Args:
         directory: directory of the run's records, which gets the copy where `runs` cannot have it.
-        runs: runs directory.
-        screen: console for output.
     """
     before = (status_file.newest(directory) or {}).get("source")
     try:

@@ -43,10 +43,6 @@ class RunStatusFile:
         """Write the first record, and delete all but the newest 50.
 
         Args:
-            directory: directory of the run.
-            run: name of the run.
-            steps: the planned nodes.
-            parameters: parameters of the run.
             config: values from which the run can be started again.
             begun: fingerprints of the nodes that earlier starts have begun.
             source: the run's source, see `cloze.flows.run.source`.

@@ -30,7 +30,6 @@ class Target:
     """What a TARGET argument names.
 
     Attributes:
-        text: the argument.
         run: name of the run; empty: not part of a run.
         node: name of a node or section; empty: the run itself, or not part of a run.
         paths: directory of the artifact or checkpoint; of a run or section, all artifacts.
@@ -68,7 +67,6 @@ def resolve(text: str, *, in_any_run: bool = False) -> Target:
     """Return what a TARGET argument names.
 
     Args:
-        text: the argument.
         in_any_run: also accept a node, section or stage without its run.
 
     Raises:

@@ -235,7 +235,6 @@ class Registry:
         """Connect to MLflow.
 
         Args:
-            runs: runs directory.
             uri: server or database. Default: where runs are recorded.
         """
         self.name, self.uri = models.registered_name(), uri or tracking_uri(runs)

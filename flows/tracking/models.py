@@ -66,7 +66,6 @@ class Checkpoint:
         fingerprint: artifact's fingerprint, or `FINGERPRINT/checkpoints/STEP` for an intermediate
             checkpoint.
         build: id of the training's build; empty: unknown.
-        node: name of the node in the run's graph.
     """
 
     path: str

@@ -99,7 +99,6 @@ class MlflowRunLogger:
         """Start the run; it is recorded when its first node starts.
 
         Args:
-            name: name of the run.
             config: config as the user wrote it, for the parameters and `config.yaml`.
             resolved: complete config of every node, for `resolved.yaml`.
             run_id: id of a run that other processes may retry; they continue the same MLflow run.

@@ -142,9 +142,7 @@ class RunCursor:
     Attributes:
         step: highest recorded step; -1: none.
         sample: highest recorded sample; -1: none.
-        attempt: number of starts.
         experiment: MLflow's id of the experiment; empty: MLflow does not know the run.
-        mlflow: MLflow's id of the run.
     """
 
     step: int = NONE

@@ -31,7 +31,6 @@ class Service:
 
     Attributes:
         name: name of the log and of the entry in `state.json`.
-        title: name for people.
         module: arguments of `python -m`.
         port: port that it listens on; None: none.
         health: URL that answers 200 when the server is up; None: up means that it runs.

@@ -41,8 +41,6 @@ class Supervisor:
     """Supervisor of services until it is asked to stop. Call `run` in the main thread.
 
     Args:
-        page_port: port of the dashboard.
-        report: prints a line in the terminal.
         on_up: called once with the state, when every service is up or has failed.
     """
 

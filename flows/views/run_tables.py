@@ -207,7 +207,6 @@ def show(
     """Print the plan: tree, left-out nodes, totals.
 
     Args:
-        left_out: reasons by node.
         total_seconds: seconds for the whole run, with independent nodes in parallel.
     """
     out.print(tree(steps, estimates, out.width))

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,11 +74,20 @@ def _named(seen: set[tuple[CodeType, bool]]) -> set[tuple[str, str, bool]]:
     """Return file, name and whether it ran in an import, of this repository's functions."""
     found = set()
     for code, is_import in list(seen):
-        path = os.path.realpath(code.co_filename)
+        path = _own_file(code.co_filename)
         is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
-        if is_function and os.path.isfile(path) and path.startswith(f"{REPOSITORY}/"):
-            found.add((os.path.relpath(path, REPOSITORY), code.co_qualname, is_import))
+        if is_function and path:
+            found.add((path, code.co_qualname, is_import))
     return found
+
+
+def _own_file(name: str) -> str:
+    """Return the path of a file of this repository, or of the copy that a run makes; else ""."""
+    path = os.path.realpath(name)
+    copy = re.match(r".*/\.source/[0-9a-f]+/cloze/", path)
+    path = f"{REPOSITORY}/{path[copy.end() :]}" if copy else path
+    is_own = os.path.isfile(path) and path.startswith(f"{REPOSITORY}/")
+    return os.path.relpath(path, REPOSITORY) if is_own else ""
 
 
 def count() -> dict[str, dict[bool, set[Function]]]:

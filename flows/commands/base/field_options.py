@@ -153,11 +153,8 @@ def field_options(
     """Yield an option for each field that can have one, in the order of `placed`.
 
     Args:
-        model: the config class.
         prefix: prefix of the Python parameter names, to separate the fields of several models.
         placed: heading and level of each field.
-        spelled: spelling by field.
-        has_option: predicate for the fields that get an option.
         overriding: the options change recorded values, so every switch needs its `--no-`, and
             rare fields have an option, too.
         section: prefix of the fields' keys for `--set`.

@@ -75,10 +75,8 @@ class InferenceCommand(GroupedCommand):
 
     Args:
         stage: inference stage; default: named like the command.
-        text: help text of the input option.
         field: name of the input option, and of the field that a line of a plain file contains.
         target: what the first argument names.
-        show: renders a prediction for people.
         gather: makes the `--json` object for texts on the command line; default: the only
             prediction, or {"predictions": [...]}.
         spelled: options of config fields that have another name; None: the field has no option.
@@ -167,13 +165,7 @@ class InferenceCommand(GroupedCommand):
     def predict(
         self, request: Request, options: Mapping[str, Any], fields: Mapping[str, Any] | None = None
     ) -> None:
-        """Run the stage on the request and print its predictions.
-
-        Args:
-            request: the inputs.
-            options: config values of the stage.
-            fields: fields of every input.
-        """
+        """Run the stage on the request and print its predictions."""
         from cloze.flows.graph.command import run_inference
 
         with contextlib.ExitStack() as stack:
@@ -214,8 +206,6 @@ class InferenceCommand(GroupedCommand):
         """Run the stage for a file that has a format of its own, and print what it contains.
 
         Args:
-            request: the inputs, with `out`.
-            values: config values of the stage.
             receive: called with each batch of predictions.
             finish: called with the summary; it completes the file and describes its content.
         """

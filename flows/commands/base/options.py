@@ -34,7 +34,6 @@ def complete_from(names: Callable[[click.Context], Iterable[str]], kind: str = "
     """Return the completion of an argument from a function that lists its values.
 
     Args:
-        names: function that lists the values.
         kind: `file` or `dir`: paths are completed, too.
     """
 
@@ -68,7 +67,6 @@ class GroupedOption(click.Option):
     """Option under a heading of `--help`.
 
     Args:
-        group: heading.
         common: shown by plain `--help`; other options by `--help-all` only.
         field_default: default of the config field; displayed, but never passed on.
         set_key: key of `--set` that replaces the option: it is hidden, and works until 0.2.
@@ -204,7 +202,6 @@ class OptionOverride:
     """Spelling of a field's option, where the general rule does not fit.
 
     Attributes:
-        name: name of the option.
         parse: parser from text (with `multiple`, a tuple of texts) to the field's value; raises
             ValueError with the expected form.
         settings: settings of the click option, over those derived from the field.

@@ -67,14 +67,7 @@ class StageArguments:
     """Arguments of a stage's command, without defaults.
 
     Attributes:
-        stage: name of the stage.
-        config: values by field.
-        inputs: paths by role.
-        execution: execution settings by field.
         overrides: nested values of `--set`, applied over `config`.
-        out: directory of the artifact.
-        force: rebuild the artifact even if it is cached.
-        as_json: print one JSON object.
         transient: delete the artifact at the end if `out` is not given.
     """
 
@@ -93,7 +86,6 @@ class StageCommand(GroupedCommand):
     """Command of a stage; its function has the parameter `arguments` and those that it declares.
 
     Args:
-        stage: name in the tables of stages.
         inputs: option and help text by role; other inputs have generic ones.
         positional: input roles or config fields that are arguments instead of options.
         spelled: spelling of options by config field.
@@ -286,7 +278,6 @@ def run_stage(
     """Build one artifact and print the result.
 
     Args:
-        arguments: the command's arguments.
         more: returns additional JSON values; called before a transient artifact is deleted.
     """
     if arguments.out is None and arguments.transient:
