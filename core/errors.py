@@ -30,16 +30,12 @@ from xml.parsers.expat import ExpatError
 
 
 class ClozeError(Exception):
-    """Base of every error that Cloze raises on purpose.
-
-    Attributes:
-        step: step of a failed training, from 1; None if the error is not from a training step.
-        process_died: a process was killed or hung, so a retry may use fewer processes.
-    """
+    """Base of every error that Cloze raises on purpose."""
 
     exit_code = 1
+    # step of a failed training, from 1; None if the error is not from a training step
     step: int | None = None
-    process_died: bool = False
+    process_died: bool = False  # a process was killed or hung, so a retry may use fewer processes
 
 
 class UsageError(ClozeError):

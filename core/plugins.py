@@ -31,41 +31,30 @@ class PluginError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes:
-        reference: `module:ATTRIBUTE`, or a whole `module`, imported on first use.
-        help: line of a command in `cloze --help`.
-        command: whether a stage has a command of its name.
-        before: the row behind it, where the order counts (stages, steps); default: the table's end.
-        version: raised when the same input gives other output; it is part of the fingerprint of
-            what is made with the row.
-        stands_for: of a stage, what its artifacts replace as an input: those of a stage (`corpus`),
-            or one input of a stage (`finetune.checkpoint`).
-    """
-
-    reference: str
-    help: str = ""
-    command: bool = True
+    reference: str  # `module:ATTRIBUTE`, or a whole `module`, imported on first use
+    help: str = ""  # line of a command in `cloze --help`
+    command: bool = True  # whether a stage has a command of its name
+    # the row behind it, where the order counts (stages, steps); default: the table's end
     before: str = ""
+    # raised when the same input gives other output; it is part of the fingerprint of what is made
+    # with the row
     version: int = 1
+    # of a stage, what its artifacts replace as an input: those of a stage (`corpus`), or one input
+    # of a stage (`finetune.checkpoint`)
     stands_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """What a package adds.
-
-    Attributes:
-        summary: one line for `cloze doctor` and `cloze NAME --help`.
-        rows: rows by name, by table; `docs/how-to/plugin.md` lists the tables.
-        presets: folder of presets beside the declaration.
-    """
+    """What a package adds."""
 
     name: str
-    summary: str
+    summary: str  # one line for `cloze doctor` and `cloze NAME --help`
+    # rows by name, by table; `docs/how-to/plugin.md` lists the tables
     rows: Mapping[str, Mapping[str, Row]] = field(default_factory=dict)
-    presets: str = ""
+    presets: str = ""  # folder of presets beside the declaration
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,18 +261,12 @@ class RankPhase(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """The state of a rank at one moment.
+    """The state of a rank at one moment."""
 
-    Attributes:
-        step: current step, from 1; 0: none yet.
-        since: start of the phase on the monotonic clock, in seconds.
-        limit: seconds after which the phase has taken too long; 0: no limit.
-    """
-
-    step: int = 0
+    step: int = 0  # current step, from 1; 0: none yet
     phase: RankPhase = RankPhase.STARTING
-    since: float = 0.0
-    limit: float = 0.0
+    since: float = 0.0  # start of the phase on the monotonic clock, in seconds
+    limit: float = 0.0  # seconds after which the phase has taken too long; 0: no limit
 
 
 class HeartbeatWriter:

@@ -30,18 +30,13 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileTable:
-    """Entries of files; iterating reads them.
-
-    Attributes:
-        size: bytes of all of them.
-        content_sha256: see `Manifest.content_sha256`.
-    """
+    """Entries of files; iterating reads them."""
 
     file: str
     count: int
-    size: int
+    size: int  # bytes of all of them
     sha256: str
-    content_sha256: str
+    content_sha256: str  # see `Manifest.content_sha256`
 
     @classmethod
     def write(cls, file: str, entries: Sequence[FileEntry], content_sha256: str) -> FileTable:

@@ -49,11 +49,7 @@ JOB = "job.json"  # in LOGS: the job of the last start, for `cloze resume`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A stage to run: its reference (`module:STAGE`) and the arguments of `run`, as JSON.
-
-    Attributes:
-        source: copy of the package that the processes import; empty: they have none.
-    """
+    """A stage to run: its reference (`module:STAGE`) and the arguments of `run`, as JSON."""
 
     stage: str
     reference: str
@@ -64,7 +60,7 @@ class Job:
     fingerprint: str
     build_id: str = ""
     token: str = ""
-    source: str = ""
+    source: str = ""  # copy of the package that the processes import; empty: they have none
 
     def write(self, path: str) -> None:
         content = asdict(self)

@@ -33,23 +33,16 @@ from cloze.flows.tracking.spool import DIRECTORY
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A result of a check, one line of the output.
-
-    Attributes:
-        ok: the finding needs no action.
-        fix: remedy if `ok` is false.
-        repair: function that applies the remedy; None: the user must apply it.
-        fixed: `repair` was called and removed the finding.
-        failed: error of `repair`.
-    """
+    """A result of a check, one line of the output."""
 
     check: str
     observed: str
-    ok: bool = True
-    fix: str = ""
+    ok: bool = True  # the finding needs no action
+    fix: str = ""  # remedy if `ok` is false
+    # function that applies the remedy; None: the user must apply it
     repair: Callable[[], object] | None = None
-    fixed: bool = False
-    failed: str = ""
+    fixed: bool = False  # `repair` was called and removed the finding
+    failed: str = ""  # error of `repair`
 
     @property
     def key(self) -> tuple[str, str]:

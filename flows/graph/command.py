@@ -31,16 +31,11 @@ RETAINED_COMMANDS = 100  # commands whose records are kept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandConfig:
-    """Graph of a command; replaces a `RunConfig` in a session.
+    """Graph of a command; replaces a `RunConfig` in a session."""
 
-    Attributes:
-        node: the only node; `node.out` is the artifact's directory.
-        is_transient: the artifact is removed after its metrics are shown.
-    """
-
-    node: Node
+    node: Node  # the only node; `node.out` is the artifact's directory
     directory: Path
-    is_transient: bool = False
+    is_transient: bool = False  # the artifact is removed after its metrics are shown
 
     @property
     def name(self) -> str:

@@ -44,24 +44,16 @@ FAR = 10.0  # ratio of work beyond which a short run's throughput is unreliable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Expected cost of a node.
+    """Expected cost of a node."""
 
-    Attributes:
-        seconds: wall-clock time; None: unknown.
-        disk_bytes: peak disk use during the build.
-        memory_bytes: memory of all processes together.
-        gpu_memory_bytes: memory of each GPU.
-        basis: `measured`: the same work was measured; `scaled`: scaled from measured work; `rough`:
-            not measured.
-        note: how the node will be computed, if that depends on its size.
-    """
-
-    seconds: float | None = None
-    disk_bytes: int | None = None
-    memory_bytes: int | None = None
-    gpu_memory_bytes: int | None = None
+    seconds: float | None = None  # wall-clock time; None: unknown
+    disk_bytes: int | None = None  # peak disk use during the build
+    memory_bytes: int | None = None  # memory of all processes together
+    gpu_memory_bytes: int | None = None  # memory of each GPU
+    # `measured`: the same work was measured; `scaled`: scaled from measured work; `rough`: not
+    # measured
     basis: Basis | None = None
-    note: str = ""
+    note: str = ""  # how the node will be computed, if that depends on its size
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -23,38 +23,27 @@ _OPTIONS = re.compile(r"(--set '?)(options\b)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSource:
-    """Source of a node's input.
+    """Source of a node's input."""
 
-    Attributes:
-        node: node that builds the input; None: the input is not part of the run.
-        path: path below the node's artifact, such as `checkpoints/step-00008000`; without a node, a
-            complete path.
-    """
-
-    node: str | None = None
+    node: str | None = None  # node that builds the input; None: the input is not part of the run
+    # path below the node's artifact, such as `checkpoints/step-00008000`; without a node, a
+    # complete path
     path: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One artifact of a run.
+    """One artifact of a run."""
 
-    Attributes:
-        name: `stage` or `stage@label`; for an instance `stage@label-value-value`.
-        section: config section that defines the node; the instances of a matrix share it.
-        values: the node's matrix values by axis.
-        inputs: sources by role; for a stage that reads all nodes, by node name.
-        out: artifact directory given by a command; empty: in the run's directory.
-    """
-
-    name: str
+    name: str  # `stage` or `stage@label`; for an instance `stage@label-value-value`
     stage: str
-    section: str
-    values: Mapping[str, Any]
+    section: str  # config section that defines the node; the instances of a matrix share it
+    values: Mapping[str, Any]  # the node's matrix values by axis
     config: StageConfig
     execution: Execution
+    # sources by role; for a stage that reads all nodes, by node name
     inputs: Mapping[str, InputSource]
-    out: str = ""
+    out: str = ""  # artifact directory given by a command; empty: in the run's directory
 
     @property
     def depends_on(self) -> tuple[str, ...]:

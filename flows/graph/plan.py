@@ -41,26 +41,18 @@ HASH = f"{PIPELINE}.runners.hashing:hash_by_workers"  # imports Beam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedNode:
-    """A node of a planned run.
-
-    Attributes:
-        depends_on: nodes of this plan that must be built before.
-        fingerprint: hash that decides about reuse.
-        reason: why the node will run; empty if it is cached.
-        previous: manifest of the node's last artifact in this run's directory.
-        resumes_at: checkpoint step from which an unfinished training continues; 0: none.
-        starts_over: an unfinished training, which another version of Cloze began, is left behind.
-    """
+    """A node of a planned run."""
 
     node: Node
     inputs: dict[str, str]
-    depends_on: tuple[str, ...]
-    fingerprint: str
+    depends_on: tuple[str, ...]  # nodes of this plan that must be built before
+    fingerprint: str  # hash that decides about reuse
     artifact: str
     cached: bool
-    reason: str
-    previous: Manifest | None = None
-    resumes_at: int = 0
+    reason: str  # why the node will run; empty if it is cached
+    previous: Manifest | None = None  # manifest of the node's last artifact in this run's directory
+    resumes_at: int = 0  # checkpoint step from which an unfinished training continues; 0: none
+    # an unfinished training, which another version of Cloze began, is left behind
     starts_over: bool = False
 
     @property

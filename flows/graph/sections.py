@@ -95,24 +95,17 @@ class LeftOutError(Exception):
 
 @dataclass(slots=True, kw_only=True)
 class PartialGraph:
-    """Graph while it is built.
+    """Graph while it is built."""
 
-    Attributes:
-        sections: sections that make nodes, in the file's order.
-        never: names of the sections with `when: never`.
-        tokenizer: path of an existing vocabulary, which replaces the vocab node.
-        nodes: finished nodes by name.
-        left_out: reasons by name, for nodes that are not built.
-        lacking: nodes that are left out because files are missing.
-        pending: sections in progress, newest last, to detect cycles.
-    """
-
-    sections: Mapping[str, Section]
-    never: frozenset[str]
-    tokenizer: str | None
-    nodes: dict[str, Node] = field(default_factory=dict)
+    sections: Mapping[str, Section]  # sections that make nodes, in the file's order
+    never: frozenset[str]  # names of the sections with `when: never`
+    tokenizer: str | None  # path of an existing vocabulary, which replaces the vocab node
+    nodes: dict[str, Node] = field(default_factory=dict)  # finished nodes by name
+    # reasons by name, for nodes that are not built
     left_out: dict[str, str] = field(default_factory=dict)
+    # nodes that are left out because files are missing
     lacking: list[Node] = field(default_factory=list)
+    # sections in progress, newest last, to detect cycles
     pending: list[str] = field(default_factory=list)
 
     def add_node(

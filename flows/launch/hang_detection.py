@@ -36,18 +36,12 @@ _MAIN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class HangReport:
-    """A hanging rank.
+    """A hanging rank."""
 
-    Attributes:
-        rank: index among this host's ranks.
-        sentence: what the rank does, to follow its name.
-        goes_on: it does again.
-    """
-
-    rank: int
+    rank: int  # index among this host's ranks
     step: int
-    sentence: str
-    goes_on: bool = False
+    sentence: str  # what the rank does, to follow its name
+    goes_on: bool = False  # it does again
 
 
 class HangDetector:

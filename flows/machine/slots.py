@@ -74,15 +74,10 @@ MAX_LISTED = 4  # slots listed by name for one holder; more are counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineResources:
-    """Cores and GPUs of this host.
+    """Cores and GPUs of this host."""
 
-    Attributes:
-        cores: kernel numbers.
-        gpus: CUDA numbers or UUIDs.
-    """
-
-    cores: tuple[str, ...]
-    gpus: tuple[str, ...]
+    cores: tuple[str, ...]  # kernel numbers
+    gpus: tuple[str, ...]  # CUDA numbers or UUIDs
 
     @property
     def cpus(self) -> int:
@@ -92,16 +87,11 @@ class MachineResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRequest:
-    """Slots that a node occupies while it runs.
-
-    Attributes:
-        gpus: number of GPUs, any free ones.
-        gpu_ids: GPUs that the config names; they replace `gpus`.
-    """
+    """Slots that a node occupies while it runs."""
 
     cpus: int = 0
-    gpus: int = 0
-    gpu_ids: tuple[str, ...] = ()
+    gpus: int = 0  # number of GPUs, any free ones
+    gpu_ids: tuple[str, ...] = ()  # GPUs that the config names; they replace `gpus`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

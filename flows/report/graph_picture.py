@@ -19,19 +19,12 @@ from cloze.core.humanize import shortened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Positions of nodes, in pixels.
+    """Positions of nodes, in pixels."""
 
-    Attributes:
-        layers: column by node.
-        heights: y coordinate of a node's middle.
-        edges: the drawn inputs, (from, to).
-        height: height of the picture.
-    """
-
-    layers: Mapping[str, int]
-    heights: Mapping[str, float]
-    edges: Sequence[tuple[str, str]]
-    height: float
+    layers: Mapping[str, int]  # column by node
+    heights: Mapping[str, float]  # y coordinate of a node's middle
+    edges: Sequence[tuple[str, str]]  # the drawn inputs, (from, to)
+    height: float  # height of the picture
 
 
 def layout(after: Mapping[str, Sequence[str]], *, box: float, gap: float) -> Layout:
@@ -78,16 +71,11 @@ INK, MUTED = "var(--ink, #1f2933)", "var(--muted, #616e7c)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePicture:
-    """A finished node of the picture.
-
-    Attributes:
-        after: names of the nodes that it takes inputs from.
-        line: text below the name, such as the main metric.
-    """
+    """A finished node of the picture."""
 
     stage: str
-    after: tuple[str, ...] = ()
-    line: str = ""
+    after: tuple[str, ...] = ()  # names of the nodes that it takes inputs from
+    line: str = ""  # text below the name, such as the main metric
 
 
 def graph_svg(nodes: Mapping[str, NodePicture]) -> str:

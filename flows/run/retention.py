@@ -38,23 +38,16 @@ ASIDE = ".removed-"  # prefix of an artifact that is being removed
 
 @dataclass(slots=True, kw_only=True)
 class StoredArtifact:
-    """An artifact, finished or not, below the runs directory.
-
-    Attributes:
-        run: name of the run whose directory contains it.
-        size: bytes on disk that removing it frees; files with other hard links do not count.
-        written: Unix seconds of the end of the build, or of its begin.
-        used: Unix seconds of the last start of a run that made or reused it.
-        needed_for: reasons to keep it; empty: it can be removed.
-    """
+    """An artifact, finished or not, below the runs directory."""
 
     path: Path
-    run: str
-    size: int
-    written: float
-    used: float
+    run: str  # name of the run whose directory contains it
+    size: int  # bytes on disk that removing it frees; files with other hard links do not count
+    written: float  # Unix seconds of the end of the build, or of its begin
+    used: float  # Unix seconds of the last start of a run that made or reused it
     fingerprint: str = ""
     parents: frozenset[str] = frozenset()
+    # reasons to keep it; empty: it can be removed
     needed_for: list[str] = field(default_factory=list)
 
     @property

@@ -27,17 +27,12 @@ FINGERPRINT_LENGTH = 12  # in the name of a directory, NODE-FINGERPRINT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a TARGET argument names.
-
-    Attributes:
-        run: name of the run; empty: not part of a run.
-        node: name of a node or section; empty: the run itself, or not part of a run.
-        paths: directory of the artifact or checkpoint; of a run or section, all artifacts.
-    """
+    """What a TARGET argument names."""
 
     text: str
-    run: str = ""
-    node: str = ""
+    run: str = ""  # name of the run; empty: not part of a run
+    node: str = ""  # name of a node or section; empty: the run itself, or not part of a run
+    # directory of the artifact or checkpoint; of a run or section, all artifacts
     paths: tuple[str, ...] = ()
 
     @property

@@ -59,18 +59,12 @@ LOCK = "models.lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint to record.
+    """A checkpoint to record."""
 
-    Attributes:
-        path: directory of the complete checkpoint.
-        fingerprint: artifact's fingerprint, or `FINGERPRINT/checkpoints/STEP` for an intermediate
-            checkpoint.
-        build: id of the training's build; empty: unknown.
-    """
-
-    path: str
+    path: str  # directory of the complete checkpoint
+    # artifact's fingerprint, or `FINGERPRINT/checkpoints/STEP` for an intermediate checkpoint
     fingerprint: str
-    build: str = ""
+    build: str = ""  # id of the training's build; empty: unknown
     node: str = ""
     step: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)

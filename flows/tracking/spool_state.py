@@ -137,18 +137,12 @@ MODE = "?workflowType=machine_learning"  # else MLflow shows the page for langua
 
 @dataclass(slots=True)
 class RunCursor:
-    """Cursor of a run.
+    """Cursor of a run."""
 
-    Attributes:
-        step: highest recorded step; -1: none.
-        sample: highest recorded sample; -1: none.
-        experiment: MLflow's id of the experiment; empty: MLflow does not know the run.
-    """
-
-    step: int = NONE
-    sample: int = NONE
+    step: int = NONE  # highest recorded step; -1: none
+    sample: int = NONE  # highest recorded sample; -1: none
     attempt: int = 0
-    experiment: str = ""
+    experiment: str = ""  # MLflow's id of the experiment; empty: MLflow does not know the run
     mlflow: str = ""
 
     def see(self, run: str, record: Mapping[str, Any]) -> None:

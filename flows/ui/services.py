@@ -27,24 +27,16 @@ NEARBY = 50  # ports tried after the default one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A server that the supervisor keeps running.
+    """A server that the supervisor keeps running."""
 
-    Attributes:
-        name: name of the log and of the entry in `state.json`.
-        module: arguments of `python -m`.
-        port: port that it listens on; None: none.
-        health: URL that answers 200 when the server is up; None: up means that it runs.
-        after_deploy: start only after the deployments were sent.
-        grace: grace period in seconds.
-    """
-
-    name: str
+    name: str  # name of the log and of the entry in `state.json`
     title: str
-    module: tuple[str, ...]
-    port: int | None = None
+    module: tuple[str, ...]  # arguments of `python -m`
+    port: int | None = None  # port that it listens on; None: none
+    # URL that answers 200 when the server is up; None: up means that it runs
     health: str | None = None
-    after_deploy: bool = False
-    grace: float = SERVER_GRACE
+    after_deploy: bool = False  # start only after the deployments were sent
+    grace: float = SERVER_GRACE  # grace period in seconds
 
     @property
     def command(self) -> list[str]:

@@ -268,16 +268,11 @@ def split_commas(texts: tuple[str, ...]) -> Iterator[str]:
 
 
 class Placement(NamedTuple):
-    """Heading of an option.
-
-    Attributes:
-        common: shown by plain `--help`.
-        rare: `--set` takes the field instead.
-    """
+    """Heading of an option."""
 
     group: str
-    common: bool = False
-    rare: bool = False
+    common: bool = False  # shown by plain `--help`
+    rare: bool = False  # `--set` takes the field instead
 
 
 SINGLE_DEVICE_FIELDS = {

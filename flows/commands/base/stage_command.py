@@ -64,22 +64,18 @@ def parallel_fields() -> frozenset[str]:
 
 @dataclass(slots=True, kw_only=True)
 class StageArguments:
-    """Arguments of a stage's command, without defaults.
-
-    Attributes:
-        overrides: nested values of `--set`, applied over `config`.
-        transient: delete the artifact at the end if `out` is not given.
-    """
+    """Arguments of a stage's command, without defaults."""
 
     stage: str
     config: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     execution: dict[str, Any] = field(default_factory=dict)
+    # nested values of `--set`, applied over `config`
     overrides: dict[str, Any] = field(default_factory=dict)
     out: str | None = None
     force: bool = False
     as_json: bool = False
-    transient: bool = False
+    transient: bool = False  # delete the artifact at the end if `out` is not given
 
 
 class StageCommand(GroupedCommand):

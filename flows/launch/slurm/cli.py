@@ -45,15 +45,10 @@ class UnansweredError(ClozeError):
 
 @dataclass(frozen=True, slots=True)
 class SlurmJobStatus:
-    """Status of a Slurm job.
+    """Status of a Slurm job."""
 
-    Attributes:
-        state: Slurm's state; UNKNOWN if Slurm has forgotten the job.
-        reason: why the job waits or ended.
-    """
-
-    state: str
-    reason: str = ""
+    state: str  # Slurm's state; UNKNOWN if Slurm has forgotten the job
+    reason: str = ""  # why the job waits or ended
 
     @property
     def queued(self) -> bool:
