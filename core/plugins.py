@@ -34,7 +34,8 @@ class Row:
     """A row of a table."""
 
     reference: str  # `module:ATTRIBUTE`, or a whole `module`, imported on first use
-    help: str = ""  # line of a command in `cloze --help`
+    # line of a command in `cloze --help`; of a launcher, the help of its options `NAME_options`
+    help: str = ""
     command: bool = True  # whether a stage has a command of its name
     # the row behind it, where the order counts (stages, steps); default: the table's end
     before: str = ""

@@ -40,6 +40,14 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
         os.kill(os.getpid(), number)
 
 
+def process_state(pid: int) -> str:
+    """Return the kernel's state letter, T if it is stopped; '' if it is gone or without /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
 def peak_memory() -> int:
     """Return the peak resident memory of this process in bytes."""
     try:

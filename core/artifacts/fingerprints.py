@@ -24,13 +24,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact, claim
 from cloze.core.errors import DataError
 from cloze.core.hub_names import describe_siblings
 from cloze.core.object_store import within
+from cloze.core.places import cache_directory
 
 DEEPEST_PART = 3  # names below an artifact: checkpoints/step-00008000/tokenizer
 STORE_THREADS = 16  # concurrent requests to a store
@@ -42,11 +42,6 @@ WAIT_SECONDS = 2.0  # for another program that locks the cache
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS hashes (path TEXT PRIMARY KEY, size INT, mtime INT, sha256 TEXT)"
 )
-
-
-def cache_directory() -> Path:
-    """Return `$XDG_CACHE_HOME/cloze`, by default `~/.cache/cloze`."""
-    return storage.local_setting("XDG_CACHE_HOME", "~/.cache") / "cloze"
 
 
 _HUB_ACCOUNT = re.compile(r"hf://(datasets/|spaces/)?[^/]*")  # it has no files of its own

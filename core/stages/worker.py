@@ -33,9 +33,9 @@ from typing import Any
 from cloze.core import errors, plugins, storage
 from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.checkpoints import TOKEN
-from cloze.core.artifacts.fingerprints import cache_directory
 from cloze.core.artifacts.lineage import NearbyArtifacts
 from cloze.core.errors import UsageError
+from cloze.core.places import cache_directory
 from cloze.core.processes import HeartbeatWriter, die_with_parent
 from cloze.core.secrets import holds_secret
 from cloze.core.stages.execution import Execution, TrainingOptions

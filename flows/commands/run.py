@@ -11,6 +11,7 @@ import click
 from rich.markup import escape
 
 from cloze.core import storage
+from cloze.core.places import runs_directory
 from cloze.flows.commands.base.options import Command, complete_from, emit, json_option
 from cloze.flows.commands.base.stage_command import parse_overrides
 
@@ -205,7 +206,6 @@ def _show_results(session: RunSession, results: Mapping[str, BuildResult]) -> No
 
 def _with_prefect(session: RunSession, requested: bool | None) -> bool:
     """Decide whether to run as a Prefect flow, and export the API of the server to use."""
-    from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import server_addresses
 
     if requested is False:

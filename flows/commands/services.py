@@ -15,6 +15,7 @@ import click
 from cloze.core import processes, storage
 from cloze.core.errors import DataError, UsageError, require_packages
 from cloze.core.humanize import on_one_line, printable
+from cloze.core.places import runs_directory
 from cloze.flows.commands.base.field_options import TABLES, Count
 from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
 
@@ -39,12 +40,11 @@ def deploy(api: str | None, as_json: bool) -> None:
     "30 3 * * * Europe/Berlin". Failed runs are reported to CLOZE_NOTIFY: a webhook URL (such as
     Slack's), TYPE/NAME of a notification block in Prefect, such as sendgrid-email/team, or none.
     """
-    from cloze.flows.graph import plan
     from cloze.flows.prefect.environment import prepare_prefect
     from cloze.flows.run import server_addresses
 
     prepare_prefect()
-    api = api or server_addresses.api(plan.runs_directory())
+    api = api or server_addresses.api(runs_directory())
     from cloze.flows.prefect import deploy as deploying
 
     deployment = deploying.deploy(api)
@@ -314,7 +314,6 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
 
     from cloze.core.artifacts import artifact
     from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import targets
     from cloze.flows.views import terminal
 

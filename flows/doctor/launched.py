@@ -12,11 +12,11 @@ from typing import Any
 from cloze.core import processes, storage
 from cloze.core.config import StageConfig
 from cloze.core.humanize import format_bytes
+from cloze.core.places import runs_directory
 from cloze.core.stages.execution import Execution, Resources
 from cloze.core.stages.stage import BuildContext, Reporter, Stage, StageResult
 from cloze.flows.doctor import machine
 from cloze.flows.doctor.machine import Finding, run_check
-from cloze.flows.graph.plan import runs_directory
 from cloze.flows.launch import site
 from cloze.flows.launch.coordinator import run_in_worker_processes
 from cloze.flows.machine import slots

@@ -24,8 +24,8 @@ from packaging.version import Version
 from cloze.core import plugins, processes
 from cloze.core.errors import UsageError, describe_error, did_you_mean
 from cloze.core.humanize import format_bytes
+from cloze.core.places import runs_directory
 from cloze.flows.data import DATA
-from cloze.flows.graph.plan import runs_directory
 from cloze.flows.machine import slots
 from cloze.flows.run import retention
 from cloze.flows.tracking.spool import DIRECTORY

@@ -14,9 +14,9 @@ import psutil
 
 from cloze.core.errors import ClozeError
 from cloze.core.humanize import format_bytes, format_duration
-from cloze.core.processes import PARENT_PID
+from cloze.core.places import runs_directory
+from cloze.core.processes import PARENT_PID, process_state
 from cloze.flows.doctor.machine import Finding, problem
-from cloze.flows.graph.plan import runs_directory
 from cloze.flows.machine import slots
 from cloze.flows.prefect import sweep
 from cloze.flows.run import server_addresses, status_file
@@ -46,7 +46,7 @@ def servers() -> Iterator[Finding]:
         yield Finding(
             service["title"], _describe_service(service), ok=is_up or is_starting, fix=fix
         )
-    if server_addresses.is_stopped(current.get("pid", 0)):
+    if process_state(current.get("pid", 0)) == "T":
         yield _stopped("cloze ui", current["pid"])
     if not current:
         yield Finding("servers", f"none run for {runs.resolve()}; `cloze ui` starts them")

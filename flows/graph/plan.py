@@ -20,6 +20,7 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact, checkpoints, claim, fingerprints
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.errors import DataError, UsageError
+from cloze.core.places import runs_directory
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
@@ -67,15 +68,6 @@ class PlannedNode:
     @property
     def forced(self) -> bool:
         return self.reason.startswith(FORCED)
-
-
-def runs_directory() -> Path:
-    """Return `$CLOZE_RUNS_DIR`; default: `./runs`.
-
-    Raises:
-        UsageError: it is a file, or a URL: records and locks need a disk.
-    """
-    return storage.local_setting("CLOZE_RUNS_DIR", "runs", "CLOZE_STORE names a store")
 
 
 def run_directory(config: RunConfig | CommandConfig) -> Path:

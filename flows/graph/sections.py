@@ -5,7 +5,7 @@ A key of a section is a field of the stage's config, an input role (a list, or a
 
     matrix    axes; each combination of their values makes an instance
     run       execution settings of these nodes, over those of the run. Where they run may stand
-              beside it: launcher, resources, slurm_options, kubernetes_options, …
+              beside it: launcher, resources, slurm_options, …
     when      always; available: leave out a node whose files do not exist, with the nodes that
               depend on it, and show that in the plan; never: build no node of the section
 

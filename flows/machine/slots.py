@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from cloze.core import processes, storage
+from cloze.core import places, processes
 from cloze.core.errors import UsageError
 from cloze.core.records import Fields, read_record
 
@@ -107,7 +107,7 @@ class Holder:
 
 def directory() -> Path:
     """Return `$CLOZE_SLOTS_DIR`; default: a directory that all users of this host share."""
-    return storage.local_setting("CLOZE_SLOTS_DIR", f"{tempfile.gettempdir()}/cloze-slots")
+    return places.local_setting("CLOZE_SLOTS_DIR", f"{tempfile.gettempdir()}/cloze-slots")
 
 
 def machine() -> MachineResources:

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from rich.console import Console
 from rich.markup import escape
 
-from cloze.core import storage
+from cloze.core import places, storage
 from cloze.core.artifacts.lock import holder, locked
 from cloze.core.errors import UsageError, describe_os_error, shell_command
 from cloze.core.stages.execute import BuildResult
@@ -134,7 +134,7 @@ class RunSession:
     @functools.cached_property
     def estimates(self) -> Mapping[str, estimate.Estimate]:
         """Cost estimates by node, for a plan that is shown."""
-        return estimate.estimates(self.steps, plan.runs_directory())
+        return estimate.estimates(self.steps, places.runs_directory())
 
     @property
     def nothing_to_do(self) -> bool:
@@ -155,7 +155,7 @@ class RunSession:
         return RunSession(self.parameters, self.screen, started_nodes=started, config=self.config)
 
     def __enter__(self) -> RunSession:
-        retention.share(runs := plan.runs_directory())
+        retention.share(runs := places.runs_directory())
         is_transient = self.command is not None and self.command.is_transient
         is_unmade = is_transient or self.nothing_to_do
         if not is_transient:
@@ -205,7 +205,7 @@ class RunSession:
         from cloze.flows.tracking.run_logger import MlflowRunLogger
 
         try:
-            logger, name = MlflowRunLogger(plan.runs_directory()), self.config.name
+            logger, name = MlflowRunLogger(places.runs_directory()), self.config.name
         except OSError as error:  # records never stop a run
             reason = escape(describe_os_error(error, "records"))
             self.screen.print(f"[yellow]nothing of this run is recorded in MLflow: {reason}[/]")

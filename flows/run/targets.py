@@ -16,10 +16,10 @@ from pathlib import Path
 
 from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import DataError, UsageError, did_you_mean
+from cloze.core.places import runs_directory
 from cloze.core.storage import has_scheme, linked
 from cloze.flows.graph import stages
 from cloze.flows.graph.command import command_directory
-from cloze.flows.graph.plan import runs_directory
 from cloze.flows.run import status_file
 
 FINGERPRINT_LENGTH = 12  # in the name of a directory, NODE-FINGERPRINT

@@ -14,11 +14,10 @@ from urllib.parse import quote
 from rich.console import Console
 from rich.markup import escape
 
-from cloze.core import storage
+from cloze.core import places
 from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError, require_packages
 from cloze.core.processes import wait_until
-from cloze.flows.graph import plan
 from cloze.flows.run import server_addresses
 from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.spool import DIRECTORY
@@ -35,7 +34,7 @@ TITLES = {"page": "Runs", "prefect": "Prefect", "mlflow": "MLflow"}
 
 def runs_of_home() -> Path:
     """Return `$CLOZE_RUNS_DIR`, or `runs`, below `$CLOZE_HOME` or the working directory."""
-    return (storage.local_setting("CLOZE_HOME", ".") / plan.runs_directory()).resolve()
+    return (places.local_setting("CLOZE_HOME", ".") / places.runs_directory()).resolve()
 
 
 def serve(requested: Mapping[str, int | None], as_json: bool) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cloze.core import storage
+from cloze.core import places
 from cloze.core.errors import UsageError
 from cloze.core.processes import free_ports
 from cloze.core.stages.execution import Execution
@@ -117,12 +117,12 @@ def environment(runs: Path, prefect_port: int, login: str) -> dict[str, str]:
     `PREFECT_HOME`, a database URL and authentication settings in the environment are kept.
     """
     directory = server_addresses.directory(runs).resolve()
-    home = storage.local_setting("CLOZE_HOME", ".")
+    home = places.local_setting("CLOZE_HOME", ".")
     return {
         "PREFECT_API_URL": f"{address(prefect_port)}/api",
         "PREFECT_SERVER_API_AUTH_STRING": login,
         "PREFECT_API_AUTH_STRING": login,
-        "PREFECT_HOME": str(storage.local_setting("PREFECT_HOME", str(directory / "prefect"))),
+        "PREFECT_HOME": str(places.local_setting("PREFECT_HOME", str(directory / "prefect"))),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_UI_V2_ENABLED": "false",  # calls a tracker; run links open V1

@@ -115,8 +115,6 @@ METAVAR_OF = {
     "gpu_ids": "ID",
     "beam_options": "--NAME=VALUE",
     "slurm_options": "--NAME=VALUE",
-    "ssh_options": "NAME=VALUE",
-    "kubernetes_options": "NAME=VALUE",
 }
 OPTION_OF = {  # repeatable options use the singular of the field's name, except:
     "licences": "--license",
@@ -198,9 +196,11 @@ def execution_options(
 
     Stage "" is for a command that changes a recorded execution.
     """
-    from cloze.core.stages.execution import Execution
+    from cloze.core.stages.execution import LAUNCHER_FIELDS, Execution
 
     placed = placements(stage, EXECUTION)
+    for name in LAUNCHER_FIELDS:  # those of plug-ins have no place yet
+        placed.setdefault(name, placed["slurm_options"])
     yield from field_options(
         Execution, prefix, placed, {}, has_option, overriding=not stage, section="run."
     )
@@ -261,7 +261,8 @@ def _settings(name: str, annotation: Any) -> dict[str, Any] | None:
         return None
     units = [seconds for suffix, seconds in UNITS.items() if name.endswith(suffix)]
     unit_seconds = units[0] if units and kind is float else None
-    metavar = METAVAR_OF.get(name, METAVARS[kind])
+    usual = "NAME=VALUE" if name.endswith("_options") else METAVARS[kind]
+    metavar = METAVAR_OF.get(name, usual)
     return {"type": _bounded(scalar, marks, unit_seconds), "metavar": metavar}
 
 

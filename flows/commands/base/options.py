@@ -285,7 +285,7 @@ EXECUTION = {
     "Checkpoints": "*checkpoint_every -keep_checkpoints",
     "Memory and speed": "engine zero offload *micro_batch activation_checkpointing compile",
     "Processes and hosts": "*processes *launcher -resources *hostfile nodes"
-    " -ssh_options slurm_options kubernetes_options device gpu_ids threads",
+    " -ssh_options slurm_options device gpu_ids threads",
     "Failures": "restarts min_nodes -min_processes -timeout_minutes grace_seconds -hang_seconds",
     "Beam": "*workers *runner flink_master worker_pool beam_options -dedup_in_memory_documents",
 }

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloze.core.errors import UsageError
+from cloze.core.places import runs_directory
 from cloze.flows.commands.base.options import (
     INPUTS,
     JSON_HELP,
@@ -279,8 +280,6 @@ def run_stage(
     if arguments.out is None and arguments.transient:
         import tempfile
 
-        from cloze.flows.graph.plan import runs_directory
-
         run = {**arguments.execution, **(arguments.overrides.get("run") or {})}
         # where a job on another host sees it
         shared = None if run.get("launcher", "local") == "local" else runs_directory().absolute()
@@ -336,7 +335,7 @@ def _build(arguments: StageArguments, more: Callable[[BuildResult], dict[str, An
         out=out,
     )
     parameters = RunParameters(config=out, force=[name] if arguments.force else [])
-    runs, is_transient = plan.runs_directory(), arguments.transient
+    runs, is_transient = runs_directory(), arguments.transient
     with records_directory(runs, out, is_transient=is_transient) as directory:
         command = CommandConfig(node=node, directory=directory, is_transient=is_transient)
         with screen.status(f"{name}: reading inputs …"):
