@@ -30,12 +30,16 @@ from xml.parsers.expat import ExpatError
 
 
 class ClozeError(Exception):
-    """Base of every error that Cloze raises on purpose."""
+    """Base of every error that Cloze raises on purpose.
+
+    Attributes:
+        step: step of a failed training, from 1; None if the error is not from a training step.
+        process_died: a process was killed or hung, so a retry may use fewer processes.
+    """
 
     exit_code = 1
-    # step of a failed training, from 1; None if the error is not from a training step
     step: int | None = None
-    process_died: bool = False  # a process was killed or hung, so a retry may use fewer processes
+    process_died: bool = False
 
 
 class UsageError(ClozeError):
