@@ -25,8 +25,7 @@ from cloze.core.stages.worker import LOGS, Job, local_directory
 from cloze.flows.launch import cancel_requests, host_setup, protocol, site
 from cloze.flows.launch.cancel_requests import CancelPoll
 from cloze.flows.launch.hang_detection import ASLEEP_SECONDS
-from cloze.flows.launch.launch_result import launch_result
-from cloze.flows.launch.launch_state import LaunchState
+from cloze.flows.launch.launch_state import LaunchState, launch_result
 from cloze.flows.launch.protocol import (
     Detached,
     HostsUnreachableError,
