@@ -245,7 +245,8 @@ def with_launchers(config: type[M]) -> type[M]:
         for name, text in helps.items()
     }
     settings: Any = {"__base__": config, "__module__": config.__module__, "__doc__": config.__doc__}
-    return create_model(config.__name__, **settings, **fields)
+    extended: type[M] = create_model(config.__name__, **settings, **fields)
+    return extended
 
 
 @with_launchers

@@ -73,7 +73,7 @@ class RunConfig:
                 f"the config of run {self.name!r} names no stage; give it sections such as corpus "
                 f"and vocab"
             )
-        graph = GraphBuilder(sections, run, self.tokenizer).graph
+        graph = GraphBuilder(sections, run, self.tokenizer)
         self.nodes: dict[str, Node] = graph.nodes
         self.left_out: dict[str, str] = graph.left_out
         if self.left_out and all(

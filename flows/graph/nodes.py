@@ -52,6 +52,16 @@ class Node:
             dict.fromkeys(origin.node for origin in self.inputs.values() if origin.node is not None)
         )
 
+    @property
+    def placement(self) -> dict[str, Any]:
+        """The section, the matrix values, and the nodes that it reads by role."""
+        inputs = {
+            role: f"{source.node}/{source.path}" if source.path else source.node
+            for role, source in self.inputs.items()
+            if source.node is not None
+        }
+        return {"section": self.section, "values": dict(self.values), "inputs": inputs}
+
 
 def stage_of(section: str) -> str | None:
     """Return the stage in a section's name, `pretrain` in `pretrain@512`; None if it is invalid."""
