@@ -180,8 +180,7 @@ def _remove_unused(directory: str, users: IO[bytes]) -> None:
 def local_copy(path: str, stamp: str) -> str:
     """Return `path` if it is local, else a copy on this machine's disk, fetched once per machine.
 
-    Args:
-        stamp: version of the content; a new stamp makes a new copy.
+    `stamp`: version of the content; a new stamp makes a new copy.
     """
     if storage.is_local(path):
         return path

@@ -50,8 +50,7 @@ def compose_config_class(
 ) -> type[BaseModel]:
     """Create a subclass of `base` with the fields of all the option classes.
 
-    Args:
-        options: options of each row; rows may share a class, or have None.
+    `options`: options of each row; rows may share a class, or have None.
 
     Raises:
         TypeError: two classes declare an option of the same name.

@@ -312,8 +312,7 @@ def described(
 ) -> dict[str, dict[str, Any]]:
     """Return the entry of a manifest: package, version and rows of each plug-in by its name.
 
-    Args:
-        inherited: entries of the inputs' manifests.
+    `inherited`: entries of the inputs' manifests.
     """
     found = {name: dict(about) for name, about in inherited.items()}
     for key, owner in sorted(rows.items()):

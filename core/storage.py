@@ -350,8 +350,7 @@ def sha256(path: str, report: Callable[[int], None] | None = None) -> tuple[str,
 
     The file is read into one buffer, so that threads hash in parallel.
 
-    Args:
-        report: called with the number of bytes after each read.
+    `report`: called with the number of bytes after each read.
     """
     digest, size, buffer = hashlib.sha256(), 0, bytearray(CHUNK_BYTES)
     view = memoryview(buffer)

@@ -333,8 +333,7 @@ def verify(
 ) -> Verification:
     """Read every file of the artifact and compare it with the manifest.
 
-    Args:
-        report: called with the number of bytes after each read, from any thread.
+    `report`: called with the number of bytes after each read, from any thread.
     """
     manifest = read_manifest(path)
     recorded = {entry.path: entry for entry in manifest.files}

@@ -41,8 +41,7 @@ def recorded_hashes(directory: str) -> dict[str, tuple[str, int]]:
 def verify(directory: str, *, training: bool = True) -> None:
     """Check every file of a complete checkpoint against its recorded size and sha256.
 
-    Args:
-        training: False skips the files that only `resume` reads, most of the bytes.
+    `training`: False skips the files that only `resume` reads, most of the bytes.
 
     Raises:
         DataError: the checkpoint is incomplete, or the named file is missing or damaged.

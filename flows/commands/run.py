@@ -160,8 +160,7 @@ def show_plan(session: RunSession, as_json: bool) -> None:
 def start(session: RunSession, *, prefect: bool | None, as_json: bool) -> None:
     """Run a session to its end and print the results.
 
-    Args:
-        prefect: run as a Prefect flow; None: only if a known server responds.
+    `prefect`: run as a Prefect flow; None: only if a known server responds.
     """
     from cloze.flows.graph.plan import result_json
     from cloze.flows.run.session import run_plain

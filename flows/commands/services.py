@@ -227,8 +227,7 @@ def lineage(target: str, as_json: bool) -> None:
 def lineage_tree(fingerprint: str, path: str) -> dict[str, Any]:
     """Return the lineage of an artifact, or of a part of one, as a tree.
 
-    Args:
-        path: current or former path; ancestors are searched near it.
+    `path`: current or former path; ancestors are searched near it.
     """
     from cloze.core.artifacts.lineage import NearbyArtifacts
 

@@ -171,9 +171,7 @@ class GraphBuilder(PartialGraph):
     ) -> Exception:
         """Return the error of a node whose matrix values no instance of an input has.
 
-        Args:
-            axes: matrix values of the node.
-            candidate: one of the instances.
+        `axes`: matrix values of the node; `candidate`: one of the instances.
         """
         values, source = candidate[0], candidate[1].node
         source_section = self.nodes[source].section if source else source

@@ -113,8 +113,7 @@ def run_tool(
 ) -> dict[str, Any]:
     """Run the tool stage `name` in a temporary directory and return its summary.
 
-    Args:
-        where: config section of the values, for messages.
+    `where`: config section of the values, for messages.
     """
     stage = stages.executable(name)
     config = parse_config(stage.config, values, where or name)
@@ -140,8 +139,7 @@ def run_inference(
 
     See `cloze.model.use.verb`.
 
-    Args:
-        receive: called with each batch of predictions; an exception ends the stage.
+    `receive`: called with each batch of predictions; an exception ends the stage.
     """
 
     class Receiving(Reporter):

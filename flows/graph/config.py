@@ -200,8 +200,7 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Any, dict
 
     Sections of a size have its name beside them, others None. Those of a preset's sizes come last.
 
-    Args:
-        above: files that extend this one.
+    `above`: files that extend this one.
     """
     if path.resolve() in above:
         raise UsageError(f"{path} extends itself; name another file in {EXTENDS}")

@@ -66,8 +66,7 @@ NOTHING = Estimate(seconds=0.0, disk_bytes=0, memory_bytes=0, gpu_memory_bytes=0
 def estimates(steps: Sequence[PlannedNode], runs: Path) -> dict[str, Estimate]:
     """Return the cost estimate of each node, in the plan's order.
 
-    Args:
-        runs: directory of all runs, whose artifacts contain measured throughputs.
+    `runs`: directory of all runs, whose artifacts contain measured throughputs.
     """
     if all(step.cached for step in steps):
         return {step.name: NOTHING for step in steps}

@@ -49,8 +49,7 @@ class _Loader(yaml.SafeLoader):
 def read_yaml(text: str, sections: bool = False) -> Any:
     """Return the values in `text`, all representable in JSON. Raises `yaml.YAMLError`.
 
-    Args:
-        sections: refuse a section's key without a value, as of an unset variable in a template.
+    `sections`: refuse a section's key without a value, as of an unset variable in a template.
     """
     loader = _Loader(text)
     root = loader.get_single_node()
@@ -125,9 +124,7 @@ def unfold(pairs: Iterable[tuple[str, Any]], onto: dict[str, Any] | None = None)
     Nested keys are merged. The key `WHOLE` has the value that first replaces the complete field: a
     mapping that was set as a value, or a plain value whose keys were set afterwards.
 
-    Args:
-        pairs: (dotted key, value).
-        onto: nested values that the pairs are added to, in place.
+    `pairs`: (dotted key, value); `onto`: nested values that the pairs are added to, in place.
     """
     nested: dict[str, Any] = {} if onto is None else onto
     for key, value in pairs:

@@ -269,8 +269,7 @@ def build_node(
 ) -> BuildResult:
     """Build the artifact of a planned node, and update the run's link to it.
 
-    Args:
-        execution: execution settings, if they differ from the node's.
+    `execution`: execution settings, if they differ from the node's.
     """
     if step.starts_over:
         report.progress(0, None, "", {"warning": step.reason})

@@ -152,8 +152,7 @@ class PartialGraph:
     def candidates(self, section: Section, role: str, text: Any) -> Iterator[Candidate]:
         """Yield the candidates for an input; nothing for an absent optional input.
 
-        Args:
-            text: reference from the config: a node, a path or a boolean; None: choose by kind.
+        `text`: reference from the config: a node, a path or a boolean; None: choose by kind.
 
         Raises:
             LeftOutError: the referenced node is left out.

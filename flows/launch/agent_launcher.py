@@ -68,8 +68,7 @@ class AgentLauncher(Launcher, ABC):
     def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:
         """Return the hosts to start on, all of which respond now.
 
-        Args:
-            processes: ranks per host, unless the launcher knows better.
+        `processes`: ranks per host, unless the launcher knows better.
 
         Raises:
             HostsUnreachableError: a required host does not respond; the message names it.

@@ -180,8 +180,7 @@ def run_in_worker_processes(
     A parallel stage has `execution.processes` ranks per host, others one process on one host. A
     stage without a worker runs in this process, unless a launcher other than local is chosen.
 
-    Args:
-        reference: `module:STAGE`, which the worker imports.
+    `reference`: `module:STAGE`, which the worker imports.
     """
 
     def run(config: StageConfig, build: BuildContext) -> StageResult:
@@ -249,8 +248,7 @@ def placed(stage: Stage, execution: Execution) -> Execution:
 class LaunchCoordinator:
     """One attempt: starts the ranks, follows them until they end, stops them.
 
-    Args:
-        deadline: end of the stage's time limit on the clock of `time.monotonic`.
+    `deadline`: end of the stage's time limit on the clock of `time.monotonic`.
     """
 
     def __init__(self, launcher: Launcher, work: LaunchRequest, deadline: float) -> None:

@@ -97,9 +97,7 @@ def rank_environments(
 ) -> list[dict[str, str]]:
     """Return the environment variables of each rank of one host.
 
-    Args:
-        master: host and port of rank 0's store.
-        gpu_ids: visible GPUs; empty: all.
+    `master`: host and port of rank 0's store; `gpu_ids`: visible GPUs; empty: all.
     """
     common = {
         "WORLD_SIZE": str(world_size),

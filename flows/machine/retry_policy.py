@@ -53,8 +53,7 @@ class RetryPolicy:
         After two failures at the same step with the same message, a training is retried only with
         fewer processes.
 
-        Args:
-            gpus: CUDA numbers of the GPUs that respond; None: the ranks use no GPU of this host.
+        `gpus`: CUDA numbers of the GPUs that respond; None: the ranks use no GPU of this host.
         """
         if not is_retryable(error):
             return False

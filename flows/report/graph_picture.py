@@ -81,8 +81,7 @@ class NodePicture:
 def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
     """Return an `<svg class="graph">` in its natural size in pixels. Names and lines are escaped.
 
-    Args:
-        nodes: nodes by name, in topological order; inputs that are not in `nodes` are ignored.
+    `nodes`: nodes by name, in topological order; inputs that are not in `nodes` are ignored.
     """
     nodes = _gathered(nodes) if len(nodes) > MOST_NODES else nodes
     after = {name: node.after for name, node in nodes.items()}

@@ -86,8 +86,7 @@ def losses(curves: Sequence[Curve], entropy: float | None) -> str:
     A single training has one colour for each loss. Several trainings have a colour each, and dotted
     held-out losses.
 
-    Args:
-        entropy: unigram entropy of the held-out targets.
+    `entropy`: unigram entropy of the held-out targets.
     """
     is_single = len(curves) == 1
     with mpl.rc_context(STYLE):

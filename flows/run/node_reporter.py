@@ -25,8 +25,7 @@ DIRECTORY = "_attempts"  # in the run's directory: one file per flow run, until 
 class StartedNodes:
     """Fingerprints of the nodes whose build has started, over all attempts of a run.
 
-    Args:
-        path: file that other processes read and continue; None: memory only.
+    `path`: file that other processes read and continue; None: memory only.
     """
 
     def __init__(self, path: Path | None = None) -> None:

@@ -263,9 +263,7 @@ def remove(
 ) -> list[StoredArtifact]:
     """Remove what is still not needed, and links to it; return what was removed.
 
-    Args:
-        unneeded: what a survey found some time ago.
-        how: the options of `survey`.
+    `unneeded`: what a survey found some time ago; `how`: the options of `survey`.
     """
     with starts(runs, shared=False):  # a run that starts meanwhile reads what it has planned
         found = survey(runs, champions, **how, sizes=False)

@@ -352,8 +352,7 @@ class RunSession:
     def should_retry(self, step: plan.PlannedNode, error: BaseException, retries: int) -> bool:
         """Check whether a retry of the node may succeed, and record it. Call once per failure.
 
-        Args:
-            retries: retries that the node may have in all.
+        `retries`: retries that the node may have in all.
         """
         gpus: tuple[str, ...] | None = None
         if self.machine.gpus and step.node.execution.device != "cpu":

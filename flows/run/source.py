@@ -42,8 +42,7 @@ def describe(source: str) -> str:
 def begin(directory: Path, runs: Path, screen: Console) -> str | None:
     """Fix the source of a start, and say whether the last start's differs; None: it is not fixed.
 
-    Args:
-        directory: directory of the run's records, which gets the copy where `runs` cannot have it.
+    `directory`: directory of the run's records, which gets the copy where `runs` cannot have it.
     """
     before = (status_file.newest(directory) or {}).get("source")
     try:

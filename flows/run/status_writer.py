@@ -179,8 +179,7 @@ def message(
 ) -> str | None:
     """Return what happened; None: nothing.
 
-    Args:
-        step, state: node that was interrupted, and its state until then.
+    `step`, `state`: node that was interrupted, and its state until then.
     """
     if error is None:
         return None

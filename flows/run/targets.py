@@ -61,8 +61,7 @@ class Target:
 def resolve(text: str, *, in_any_run: bool = False) -> Target:
     """Return what a TARGET argument names.
 
-    Args:
-        in_any_run: also accept a node, section or stage without its run.
+    `in_any_run`: also accept a node, section or stage without its run.
 
     Raises:
         DataError: nothing has that name.

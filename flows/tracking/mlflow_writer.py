@@ -234,8 +234,7 @@ class Registry:
     def __init__(self, runs: Path, uri: str | None = None) -> None:
         """Connect to MLflow.
 
-        Args:
-            uri: server or database. Default: where runs are recorded.
+        `uri`: server or database. Default: where runs are recorded.
         """
         self.name, self.uri = models.registered_name(), uri or tracking_uri(runs)
         self._directory = runs / DIRECTORY

@@ -140,8 +140,7 @@ def logged_model(
 ) -> LoggedModel:
     """Return a checkpoint's READY LoggedModel; upload it if it is missing or incomplete.
 
-    Args:
-        run_id: MLflow's id of the run that made the checkpoint.
+    `run_id`: MLflow's id of the run that made the checkpoint.
 
     Raises:
         DataError: the checkpoint is missing or damaged, or MLflow cannot serve its heads.

@@ -304,8 +304,7 @@ class Spool:
 def claim(path: Path, *, shared: bool) -> IO[bytes] | None:
     """Open and lock a spool; None: it is gone, or a live process owns it.
 
-    Args:
-        shared: True: share the lock with the spool's writer, as its sender. False: exclusive.
+    `shared`: True: share the lock with the spool's writer, as its sender. False: exclusive.
     """
     try:
         stream = path.open("r+b")

@@ -100,8 +100,7 @@ def _artifacts(uri: str) -> str | None:
 def exclusive(directory: Path, name: str) -> Iterator[None]:
     """Hold a lock among the processes of a spools' directory.
 
-    Args:
-        name: file of the lock. Lookup and creation share a lock, so two processes create it once.
+    `name`: file of the lock. Lookup and creation share a lock, so two processes create it once.
 
     Raises:
         TimeoutError: another process holds it for longer than `LOCK_SECONDS`.

@@ -40,8 +40,7 @@ def runs_of_home() -> Path:
 def serve(requested: Mapping[str, int | None], as_json: bool) -> None:
     """Supervise until Ctrl-C, or print the addresses of the running servers.
 
-    Args:
-        requested: ports of `page`, `prefect` and `mlflow`; None: the default or the next free one.
+    `requested`: ports of `page`, `prefect` and `mlflow`; None: the default or the next free one.
 
     Raises:
         UsageError: a requested port is taken, or the servers run on another one.
@@ -122,8 +121,7 @@ def _attach(
 def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
     """Print addresses, deployments, and services that are not up.
 
-    Args:
-        as_json: also print a JSON object to standard output.
+    `as_json`: also print a JSON object to standard output.
     """
     # a link with the login is for eyes, not for a log that others may read
     key = login.key_of(Path(now["login"]).read_text("utf-8")) if screen.is_terminal else ""

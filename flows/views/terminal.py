@@ -218,8 +218,7 @@ def summary_tables(content: Mapping[str, Any], width: int) -> Iterator[Table]:
     All columns but the first contain numbers. Columns that do not fit beside the others without a
     break within a number are in further tables, which repeat the first column.
 
-    Args:
-        width: columns of the terminal.
+    `width`: columns of the terminal.
     """
     columns = [[str(row[i]) for row in content["rows"]] for i in range(len(content["columns"]))]
     names = [str(name) for name in content["columns"]]
@@ -250,8 +249,7 @@ def result_table(
 ) -> Table:
     """Return a table of nodes with time, rows and result; its title is their directory.
 
-    Args:
-        sections: section by node; many instances of a section share a line.
+    `sections`: section by node; many instances of a section share a line.
     """
     directory = next((posixpath.dirname(result.artifact) for result in results.values()), None)
     columns = ("node", "time", "rows", "result")

@@ -236,8 +236,7 @@ def _announce(request: Request, summary: Mapping[str, Any], content: str) -> Non
 def progress_line(stage: str, hidden: bool = False) -> Iterator[Reporter]:
     """Yield a reporter that shows progress on standard error, if both outputs are no terminal.
 
-    Args:
-        hidden: show nothing: the terminal gets the predictions.
+    `hidden`: show nothing: the terminal gets the predictions.
     """
     from cloze.core.stages.stage import NULL_REPORTER
     from cloze.flows.views import terminal

@@ -33,8 +33,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 def complete_from(names: Callable[[click.Context], Iterable[str]], kind: str = "") -> Completer:
     """Return the completion of an argument from a function that lists its values.
 
-    Args:
-        kind: `file` or `dir`: paths are completed, too.
+    `kind`: `file` or `dir`: paths are completed, too.
     """
 
     def complete(

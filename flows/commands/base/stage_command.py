@@ -274,8 +274,7 @@ def run_stage(
 ) -> None:
     """Build one artifact and print the result.
 
-    Args:
-        more: returns additional JSON values; called before a transient artifact is deleted.
+    `more`: returns additional JSON values; called before a transient artifact is deleted.
     """
     if arguments.out is None and arguments.transient:
         import tempfile
