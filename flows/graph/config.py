@@ -38,14 +38,7 @@ EXTENDS, SIZES, SIZE = "extends", "sizes", "size"
 
 
 class RunConfig:
-    """The resolved config of a run.
-
-    Attributes:
-        values: content of the config file with overrides applied and paths absolute.
-        nodes: nodes of the graph by name, in topological order.
-        left_out: reasons by name, for nodes that sections name but that are not built.
-        tokenizer: path of an existing vocabulary, which replaces the vocab node.
-    """
+    """The resolved config of a run."""
 
     def __init__(self, values: Mapping[str, Any], name: str, *, is_there: bool = False) -> None:
         """Read the config of a run; `is_there`: the name is that of an existing directory."""
@@ -61,7 +54,9 @@ class RunConfig:
                 f"with a letter or a digit, and have at most {LONGEST_NAME} bytes; give the config "
                 f"a `name:`"
             )
+        # content of the config file with overrides applied and paths absolute
         self.values = dict(values)
+        # path of an existing vocabulary, which replaces the vocab node
         self.tokenizer: str | None = values.get(TOKENIZER)
         if not isinstance(self.tokenizer, str | None):
             raise UsageError(f"{TOKENIZER} ({self.tokenizer!r}) must be the path of a vocabulary")
@@ -74,7 +69,9 @@ class RunConfig:
                 f"and vocab"
             )
         graph = GraphBuilder(sections, run, self.tokenizer)
+        # nodes of the graph by name, in topological order
         self.nodes: dict[str, Node] = graph.nodes
+        # reasons by name, for nodes that sections name but that are not built
         self.left_out: dict[str, str] = graph.left_out
         if self.left_out and all(
             stages.stage(node.stage).reads_all_nodes for node in self.nodes.values()

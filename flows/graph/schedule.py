@@ -42,17 +42,14 @@ MOST_AT_ONCE = 32  # threads, for nodes that run or wait for slots; slots limit 
 
 
 class NodeFailures(ClozeError):
-    """Several nodes failed.
-
-    Attributes:
-        exit_code: exit code that all exceptions share, else 1.
-    """
+    """Several nodes failed."""
 
     def __init__(self, errors: Mapping[str, BaseException]) -> None:
         messages = "; ".join(f"{name}: {describe_error(error)}" for name, error in errors.items())
         super().__init__(f"{len(errors)} nodes failed: {messages}")
         self.errors = dict(errors)
         codes = {getattr(error, "exit_code", 1) for error in errors.values()}
+        # exit code that all exceptions share, else 1
         self.exit_code = codes.pop() if len(codes) == 1 else 1
 
 

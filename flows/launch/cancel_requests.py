@@ -51,14 +51,11 @@ def clear_requests(path: str) -> None:
 
 
 class CancelPoll:
-    """Rate-limited check for a cancel request.
-
-    Attributes:
-        fence: fence of the builder's ranks; a call raises SupersededError if another launch has
-            taken over.
-    """
+    """Rate-limited check for a cancel request."""
 
     def __init__(self, path: str) -> None:
+        # fence of the builder's ranks; a call raises SupersededError if another launch has taken
+        # over
         self.fence = LaunchFence()
         self._file = storage.join(path, LOGS, CANCEL)
         self._seconds = POLL_SECONDS[storage.is_local(path)]

@@ -35,14 +35,11 @@ def backoff_seconds(attempt: int, first: float) -> float:
 
 
 class RetryPolicy:
-    """Failures of one node or training so far, and the execution of its next attempt.
-
-    Attributes:
-        execution: settings of the next attempt. It has fewer processes after two dead processes or
-            with lost GPUs, if `min_processes` allows that.
-    """
+    """Failures of one node or training so far, and the execution of its next attempt."""
 
     def __init__(self, execution: Execution) -> None:
+        # settings of the next attempt. It has fewer processes after two dead processes or with lost
+        # GPUs, if `min_processes` allows that.
         self.execution = execution
         self._before: tuple[int, str] | None = None
         self._deaths = 0

@@ -74,12 +74,6 @@ class RunSession:
     """One start of a run, or of a command, which is a run of one node.
 
     As a context manager it holds the lock of the run's directory. `run_node` builds a node.
-
-    Attributes:
-        results: results by node name, as far as nodes are complete.
-        failures: exceptions by node name.
-        error: exception that ended the session, for callers on the other side of Prefect.
-        ending: final state and message of the record; None: taken from the exception.
     """
 
     def __init__(
@@ -108,9 +102,12 @@ class RunSession:
         self.started_nodes = started_nodes or node_reporter.StartedNodes(path)
         self.steps = self._plan()
         self.screen = screen or terminal.console()
+        # results by node name, as far as nodes are complete
         self.results: dict[str, BuildResult] = {}
-        self.failures: dict[str, BaseException] = {}
+        self.failures: dict[str, BaseException] = {}  # exceptions by node name
+        # exception that ended the session, for callers on the other side of Prefect
         self.error: Exception | None = None
+        # final state and message of the record; None: taken from the exception
         self.ending: tuple[str, str] | None = None
         self.records: MlflowRunLogger | None = None
         self.record: status_writer.RunStatusFile | None = None

@@ -115,9 +115,6 @@ class Spool:
     """Writer of records, which starts their sender.
 
     After its start no method raises because of the server, or because of the spool's own disk.
-
-    Attributes:
-        failures: errors of the disk; what was to be written then may be missing.
     """
 
     def __init__(self, directory: Path, uri: str) -> None:
@@ -131,6 +128,7 @@ class Spool:
         fcntl.flock(self._stream, fcntl.LOCK_SH)
         temporary.rename(self.path)
         self._writing = threading.Lock()
+        # errors of the disk; what was to be written then may be missing
         self.failures: list[OSError] = []
         self._sender: subprocess.Popen[bytes] | None = None
         # run id -> how far its records have come
