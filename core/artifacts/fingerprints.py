@@ -58,12 +58,6 @@ class Seen:
     stamp: Stamp | None
     fingerprint: str
 
-    def describe_resize(self, now: Seen) -> str:
-        """Describe the sizes before and now, if they are known and differ."""
-        if self.stamp is None or now.stamp is None or self.stamp[0] == now.stamp[0]:
-            return ""
-        return f" ({self.stamp[0]:,} bytes before, {now.stamp[0]:,} now)"
-
 
 def hash_by_threads(paths: Sequence[str], stamps: Sequence[Stamp | None]) -> Iterator[str]:
     """Yield the sha256 of each file, read by threads of this process."""
@@ -119,7 +113,10 @@ def difference(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> str | Non
     """Describe a file that changed, was added or was removed; None if there is none."""
     for path in sorted(before.keys() & now.keys()):
         if before[path].fingerprint != now[path].fingerprint:
-            return f"{path} changed while it was read{before[path].describe_resize(now[path])}"
+            stamps = before[path].stamp, now[path].stamp  # None in a store
+            sizes = [f"{stamp[0]:,}" for stamp in stamps if stamp is not None]
+            resize = f" ({sizes[0]} bytes before, {sizes[1]} now)" if len({*sizes}) > 1 else ""
+            return f"{path} changed while it was read{resize}"
     if added := now.keys() - before.keys():
         return f"{min(added)} was added while its directory was read"
     if removed := before.keys() - now.keys():

@@ -76,7 +76,9 @@ def execute(
         NotFiniteError: a figure of the result is not finite; the artifact stays unfinished.
     """
     started = time.perf_counter()
-    _check_required_inputs(stage, inputs)
+    for role, spec in stage.inputs.items():
+        if spec.required and role not in map(role_of, inputs):
+            raise UsageError(f"stage {stage.name} needs the input {role!r}; give its artifact")
     config.check_inputs(inputs)
     # Sizes and times of all source files are noted as they are hashed, for the check at the end.
     with fingerprints.watching() as seen:
@@ -134,13 +136,6 @@ def execute(
     return BuildResult(
         artifact=out, cached=True, seconds=time.perf_counter() - started, manifest=finished
     )
-
-
-def _check_required_inputs(stage: Stage, inputs: Mapping[str, str]) -> None:
-    roles = set(map(role_of, inputs))
-    for role, spec in stage.inputs.items():
-        if spec.required and role not in roles:
-            raise UsageError(f"stage {stage.name} needs the input {role!r}; give its artifact")
 
 
 def _lineage(

@@ -19,7 +19,7 @@ from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import StageConfig
 from cloze.core.errors import StoppedError, TimeLimitError, UsageError, shell_command
 from cloze.core.identity import recorded_source
-from cloze.core.stages.execution import Execution, LaunchOptions
+from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.core.stages.worker import LOGS, Job, local_directory
 from cloze.flows.launch import cancel_requests, host_setup, protocol, site
@@ -91,13 +91,6 @@ FIRST_SECONDS = 2.0
 log = logging.getLogger(__name__)
 
 
-def max_restarts(execution: LaunchOptions) -> int:
-    """Return the maximum number of restarts."""
-    if execution.restarts is not None:
-        return execution.restarts
-    return USUAL if execution.min_nodes is not None or execution.min_processes is not None else 0
-
-
 def run_with_restarts(launcher: Launcher, work: LaunchRequest) -> StageResult:
     """Run the ranks to their end, and start lost ones again.
 
@@ -123,7 +116,9 @@ def run_with_restarts(launcher: Launcher, work: LaunchRequest) -> StageResult:
             stood_still = pauses < USUAL and time.monotonic() < attempt.woke + AWAKE_SECONDS
             pauses, restarts = pauses + stood_still, restarts + (not stood_still)
             error.step = error.step or 0  # the ranks had not started
-            most, gpus = max_restarts(work.execution), _gpus(work.execution)
+            how, gpus = work.execution, _gpus(work.execution)
+            usual = 0 if how.min_nodes is None and how.min_processes is None else USUAL
+            most = usual if how.restarts is None else how.restarts
             if not stood_still and (restarts > most or not policy.should_retry(error, gpus)):
                 raise
             seconds = backoff_seconds(max(restarts, 1), FIRST_SECONDS)

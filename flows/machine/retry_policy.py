@@ -41,7 +41,7 @@ class RetryPolicy:
         # settings of the next attempt. It has fewer processes after two dead processes or with lost
         # GPUs, if `min_processes` allows that.
         self.execution = execution
-        self._before: tuple[int, str] | None = None
+        self._before: tuple[int, str] | None = None  # step and message, without numbers
         self._deaths = 0
 
     def should_retry(self, error: BaseException, gpus: Sequence[str] | None = None) -> bool:
@@ -54,7 +54,8 @@ class RetryPolicy:
         """
         if not is_retryable(error):
             return False
-        failure = _failure_location(error)
+        step = error.step if isinstance(error, ClozeError) else None
+        failure = None if step is None else (step, _NUMBER.sub("", str(error)))
         is_repeated, self._before = failure is not None and failure == self._before, failure
         fewer = self._fewer(error, gpus)
         return fewer or not is_repeated
@@ -81,9 +82,3 @@ class RetryPolicy:
             changes["gpu_ids"] = tuple(remaining[:target])
         self.execution = self.execution.model_copy(update=changes)
         return target < count
-
-
-def _failure_location(error: BaseException) -> tuple[int, str] | None:
-    """Return the step and message (without numbers) of a failed training; None for other errors."""
-    step = error.step if isinstance(error, ClozeError) else None
-    return None if step is None else (step, _NUMBER.sub("", str(error)))

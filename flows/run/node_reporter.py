@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
@@ -68,6 +69,8 @@ class NodeReporter(Reporter):
     ) -> None:
         self._record, self._step, self._listeners = record, step, listeners
         self._started, self._stop = started, stop
+        for kind in ("metrics", "checkpoint", "processes"):
+            setattr(self, kind, partial(self._forward, kind))
 
     def build_started(self, build_id: str) -> None:
         self._started.add(self._step.fingerprint)
@@ -82,15 +85,6 @@ class NodeReporter(Reporter):
 
     def queued(self, reason: str) -> None:
         self._record.node(self._step.name, QUEUED, why=reason)
-
-    def metrics(self, values: Mapping[str, Any]) -> None:
-        self._forward("metrics", values)
-
-    def checkpoint(self, step: int, path: str) -> None:
-        self._forward("checkpoint", step, path)
-
-    def processes(self, ids: Mapping[int, int]) -> None:
-        self._forward("processes", ids)
 
     def shutdown_time(self, seconds: float) -> None:
         self._record.facts(self._step.name, grace_seconds=seconds)

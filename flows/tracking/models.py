@@ -18,6 +18,7 @@ import importlib.metadata
 import json
 import os
 import posixpath
+import re
 import shutil
 import tempfile
 import warnings
@@ -73,6 +74,10 @@ class Checkpoint:
     def key(self) -> str:
         """Key of the LoggedModel; two builds can have the same fingerprint."""
         return f"{self.build or self.fingerprint}/{self.step}"
+
+    @property
+    def name(self) -> str:
+        return (self.node or "checkpoint") + f"-step-{self.step}" * bool(self.step)
 
     @property
     def all_tags(self) -> dict[str, str]:
@@ -158,7 +163,7 @@ def logged_model(
         if matches
         else client.create_logged_model(
             experiment_id,
-            name=_model_name(checkpoint),
+            name=re.sub(r"""[/:.%"']""", "-", checkpoint.name),  # which MLflow rejects
             source_run_id=run_id,
             tags=checkpoint.all_tags,
             model_type="cloze",
@@ -226,27 +231,20 @@ def _description(tags: Mapping[str, str], model: LoggedModel) -> str:
     return " · ".join(filter(None, known))
 
 
-def _model_name(checkpoint: Checkpoint) -> str:
-    """Return a model name without `/ : . % " '`, which MLflow rejects."""
-    name = checkpoint.node or "checkpoint"
-    if checkpoint.step:
-        name += f"-step-{checkpoint.step}"
-    return "".join("-" if letter in "/:.%\"'" else letter for letter in name)
-
-
 def _upload(client: MlflowClient, model: LoggedModel, checkpoint: Checkpoint) -> None:
     config, names = checkpoint.config(), checkpoint.files()
     with tempfile.TemporaryDirectory(prefix="cloze-") as temporary:
         description = Path(temporary) / "model"
         _describe(description, config, model)
-        root = _local_directory(model.artifact_location)
-        if root is None:
+        place = urlparse(model.artifact_location)
+        if place.scheme not in ("", "file"):
             client.log_model_artifacts(model.model_id, str(description))
             for name in names:
                 target = posixpath.join(DATA, posixpath.dirname(name)).rstrip("/")
                 with local_copy(storage.join(checkpoint.path, name)) as path:
                     client.log_model_artifact(model.model_id, path, target)
             return
+        root = Path(unquote(place.path))
         root.mkdir(parents=True, exist_ok=True)
         shutil.copytree(description, root, dirs_exist_ok=True)
         for name in names:
@@ -263,11 +261,6 @@ def local_copy(path: str) -> Iterator[str]:
         copy = str(Path(temporary) / posixpath.basename(path))
         storage.download(path, copy)
         yield copy
-
-
-def _local_directory(location: str) -> Path | None:
-    parsed = urlparse(location)
-    return Path(unquote(parsed.path)) if parsed.scheme in ("", "file") else None
 
 
 def _describe(directory: Path, config: Mapping[str, Any], model: LoggedModel) -> None:

@@ -41,7 +41,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -340,8 +340,14 @@ def complete(stream: IO[bytes], directory: Path) -> None:
     stream.seek(content.rfind(b"\n") + 1)  # over a torn last line
     stream.truncate()
     records = whole_records(content)
+    attempts: dict[str, int] = {}  # of runs without an end, in start order
+    for record in records:
+        if record["op"] == "start":
+            attempts[record["run"]] = record.get("attempt", 1)
+        elif record["op"] == "end":
+            attempts.pop(record["run"], None)
     # In start order a parent precedes its children; they end before it.
-    for run, attempt in reversed(open_runs(records).items()):
+    for run, attempt in reversed(attempts.items()):
         cursor = spool_state.RunCursor()
         for record in records:
             cursor.see(run, record)
@@ -371,17 +377,6 @@ def whole_records(content: bytes) -> list[dict[str, Any]]:
     """Return the records of complete lines; damaged lines are skipped."""
     lines = content[: content.rfind(b"\n") + 1].split(b"\n")
     return [record for line in lines if (record := spool_state.read_line(line))]
-
-
-def open_runs(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return attempt by run, in start order, for runs that were started and not ended."""
-    attempts: dict[str, int] = {}
-    for record in records:
-        if record["op"] == "start":
-            attempts[record["run"]] = record.get("attempt", 1)
-        elif record["op"] == "end":
-            attempts.pop(record["run"], None)
-    return attempts
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

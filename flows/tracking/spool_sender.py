@@ -174,21 +174,17 @@ def _merge_metrics(lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any]
     size = 0
     for line in lines:
         record = read_line(line)
-        is_next = record and (record["op"], record["run"]) == (
-            "metrics",
-            (pending or {}).get("run"),
-        )
-        points = record["metrics"] if record and is_next else []
-        if pending and points and len(pending["metrics"]) + len(points) <= METRICS_A_REQUEST:
-            pending["metrics"] += points
-            size += len(line)
-            continue
+        points = record["metrics"] if record and record["op"] == "metrics" else None
+        if pending is not None and record is not None and points is not None:
+            count = len(pending["metrics"]) + len(points)
+            if record["run"] == pending["run"] and count <= METRICS_A_REQUEST:
+                pending["metrics"] += points
+                size += len(line)
+                continue
         if pending is not None:
             yield size, pending
-            pending = None
-        if record is not None and record["op"] == "metrics":
-            pending, size = record, len(line)
-        else:
+        pending, size = (None, 0) if points is None else (record, len(line))
+        if points is None:
             yield len(line), record
     if pending is not None:
         yield size, pending

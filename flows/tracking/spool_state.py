@@ -117,12 +117,11 @@ def read_line(line: bytes) -> dict[str, Any] | None:
     if record is None or record["op"] != "metrics":
         return record
     points = record.get("metrics")
-    is_whole = isinstance(points, list) and all(map(_is_point, points))
+    is_whole = isinstance(points, list) and all(
+        isinstance(point, list) and len(point) == 4 and isinstance(point[2], int)
+        for point in points
+    )
     return record if is_whole else None
-
-
-def _is_point(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 4 and isinstance(value[2], int)
 
 
 # Cursors: how far the records of each MLflow run have come; a run may be resumed later.

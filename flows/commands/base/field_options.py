@@ -157,14 +157,16 @@ def field_options(
             rare fields have an option, too.
         section: prefix of the fields' keys for `--set`.
     """
-    filled, docs, field_kinds = _filled_defaults(model), field_docs(model), field_types(model)
+    docs, field_kinds, filled = field_docs(model), field_types(model), dict[str, Any]()
+    for validator in _fillers(model):  # what a recipe or preset fills in if the user sets nothing
+        filled = getattr(model, validator)(filled)
     order = {name: number for number, name in enumerate(placed)}
     for name in sorted(field_kinds, key=lambda name: order.get(name, len(order))):
         info = model.model_fields[name]
         settings = _settings(name, field_kinds[name])
-        spelling = spelled.get(name) or OptionOverride(
-            _option_name(name, (settings or {}).get("multiple", False))
-        )
+        singular = name.removesuffix("s") if (settings or {}).get("multiple") else name
+        usual = OPTION_OF.get(name, f"--{singular.replace('_', '-')}")
+        spelling = spelled.get(name) or OptionOverride(usual)
         if not has_option(name) or (settings is None and spelling.parse is None):
             continue
         settings = {"help": docs.get(name), **(settings or {}), **spelling.settings}
@@ -206,24 +208,10 @@ def execution_options(
     )
 
 
-def _option_name(name: str, repeatable: bool) -> str:
-    if name in OPTION_OF:
-        return OPTION_OF[name]
-    return f"--{(name.removesuffix('s') if repeatable else name).replace('_', '-')}"
-
-
 def _fillers(model: type[BaseModel]) -> list[str]:
     """Return the validators that fill in values from a recipe or a preset."""
     validators = model.__pydantic_decorators__.model_validators
     return [name for name, validator in validators.items() if validator.info.mode == "before"]
-
-
-def _filled_defaults(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the values that a recipe or preset fills in if the user sets nothing."""
-    values: dict[str, Any] = {}
-    for name in _fillers(model):
-        values = getattr(model, name)(values)
-    return values
 
 
 def _settings(name: str, annotation: Any) -> dict[str, Any] | None:

@@ -100,7 +100,7 @@ class InferenceCommand(GroupedCommand):
         settings.setdefault("callback", self.predict)
         super().__init__(name, **settings)
         self.stage, self.field = stage or name, field
-        self.show, self.gather, self.spelled = show, gather or _join_predictions, spelled or {}
+        self.show, self.gather, self.spelled = show, gather, spelled or {}
         self.params += [
             click.Argument(["checkpoint"], metavar=target.upper(), shell_complete=complete_targets),
             click.Argument(["more"], nargs=-1, metavar=f"[{field.upper()}]..."),
@@ -194,7 +194,9 @@ class InferenceCommand(GroupedCommand):
             scores = f" ({format_metrics(summary['metrics'])})" if "metrics" in summary else ""
             _announce(request, summary, f"{summary['answered']:,} answers{scores}")
         elif request.as_json and not as_lines:
-            emit(self.gather(answers))
+            is_single = len(answers) == 1
+            usual = answers[0] if is_single else {"predictions": answers}
+            emit(self.gather(answers) if self.gather else usual)
 
     def predict_into_file(
         self,
@@ -332,7 +334,3 @@ def _show(show: Callable[[Answer], RenderableType], answers: Sequence[Answer]) -
     out = terminal.output()
     for answer in answers:
         out.print(show(answer), markup=False)
-
-
-def _join_predictions(answers: Sequence[Answer]) -> Mapping[str, Any]:
-    return answers[0] if len(answers) == 1 else {"predictions": list(answers)}

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 OF_CONFIG, OF_EXECUTION, OF_INPUTS = ("config__", "execution__", "input__")
 # fields of Execution that only a run of several nodes uses
 RUN_ONLY_FIELDS = frozenset({"oversubscribe", "retries", "retry_seconds"})
+CHECKPOINT_HELP = "Checkpoint directory, or an artifact that contains one."
 PROCESS_OPTIONS = frozenset({"threads", "timeout_minutes"})
 SINGLE_GPU_OPTIONS = PROCESS_OPTIONS | {"device", "gpu_ids"}
 
@@ -180,7 +181,8 @@ class StageCommand(GroupedCommand):
         for role, spec in stage.inputs.items():
             if role in self.positional:
                 continue
-            own = (spec.option or f"--{role}", spec.help or _input_help(role))
+            usual = CHECKPOINT_HELP if role == "checkpoint" else f"{role.capitalize()} artifact."
+            own = (spec.option or f"--{role}", spec.help or usual)
             flag, text = self.inputs.get(role, own)
             yield GroupedOption(
                 [flag, f"{OF_INPUTS}{role}"],
@@ -223,13 +225,6 @@ def _pop_prefixed(values: dict[str, Any], prefix: str) -> dict[str, Any]:
         for name, value in popped.items()
         if value is not None and value != ()
     }
-
-
-def _input_help(role: str) -> str:
-    """Return the generic help text of an input."""
-    if role == "checkpoint":
-        return "Checkpoint directory, or an artifact that contains one."
-    return f"{role.capitalize()} artifact."
 
 
 def _input_paths(inputs: Mapping[str, str | tuple[str, ...]]) -> dict[str, str]:

@@ -161,14 +161,10 @@ def _submitted_job(directory: str, work: LaunchRequest) -> str | None:
             f"Slurm's job {job} still trains with other settings in {build.path}; end it first "
             f"(scancel {job})"
         )
-    return job if not status.ended or _has_result(directory, job) else None
-
-
-def _has_result(directory: str, job: str) -> bool:
-    """Return whether the last event of a job's newest start is a result."""
     starts = start_files(directory, job)
     events = event_files.EventReader(starts[-1]).read() if starts else []
-    return bool(events) and "outcome" in events[-1]
+    has_result = bool(events) and "outcome" in events[-1]
+    return job if not status.ended or has_result else None
 
 
 def _submit(directory: str, work: LaunchRequest) -> str:
