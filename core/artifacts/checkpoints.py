@@ -64,15 +64,9 @@ class LaunchFence:
             yield
             return
         with _locked(self.path, fcntl.LOCK_SH) as handle:
-            self._compare(_read(self.path, handle))
+            if (newest := _read(self.path, handle)) != self.token:
+                raise _superseded(self.path, newest, self.token)
             yield
-
-    def _compare(self, newest: str) -> None:
-        if newest != self.token:
-            raise SupersededError(
-                f"another launch has taken over {self.path} (token {newest or 'none'}, this launch "
-                f"has {self.token}); this one stops and leaves its checkpoints as they are"
-            )
 
 
 def read(path: str) -> str:
@@ -103,10 +97,17 @@ def start_attempt(path: str, launch: str) -> LaunchFence:
         owner, _, attempt = newest.rpartition(".")
         # A restart may not take back what a newer launch has taken over.
         if owner != launch:
-            LaunchFence(path, launch)._compare(newest)
+            raise _superseded(path, newest, launch)
         fence = LaunchFence(path, f"{launch}.{int(attempt) + 1:06d}")
         _write(path, handle, fence.token)
     return fence
+
+
+def _superseded(path: str, newest: str, own: str) -> SupersededError:
+    return SupersededError(
+        f"another launch has taken over {path} (token {newest or 'none'}, this launch has {own}); "
+        f"this one stops and leaves its checkpoints as they are"
+    )
 
 
 def _read(path: str, handle: int | None) -> str:

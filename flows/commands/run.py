@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -144,7 +145,7 @@ def show_plan(session: RunSession, as_json: bool) -> None:
     nodes = [
         {
             "name": step.name, "stage": step.node.stage, "why": step.reason,
-            "cached": step.cached, **estimates[step.name].as_json(),
+            "cached": step.cached, **asdict(estimates[step.name]),
             "launcher": step.node.execution.launcher,
             "resources": estimate.resources(step, estimates[step.name]).model_dump(),
             "inputs": step.inputs, "after": list(step.depends_on),

@@ -237,6 +237,7 @@ def lineage_tree(fingerprint: str, path: str) -> dict[str, Any]:
 def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
     """Return the metadata of the artifact, or part, with that fingerprint, and of all ancestors."""
     from cloze.core.artifacts import artifact, claim, fingerprints
+    from cloze.core.stages.worker import JOB, LOGS, Job
 
     path = nearby.find(fingerprints.artifact_fingerprint_of(fingerprint))
     if path is None:
@@ -244,10 +245,12 @@ def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
     subpath = fingerprints.subpath_of(fingerprint)
     row = {"artifact": path, "fingerprint": fingerprint, **({"part": subpath} if subpath else {})}
     if not artifact.is_artifact(path):
-        builder = claim.read(path)
+        builder, recorded = claim.read(path), dict[str, str]()
+        with contextlib.suppress(DataError, OSError, ValueError, TypeError):  # just started
+            recorded = Job.read(posixpath.join(path, LOGS, JOB)).inputs
         inputs = {
             role: fingerprints.artifact_fingerprint(source) or fingerprints.part_fingerprint(source)
-            for role, source in _recorded_inputs(path).items()
+            for role, source in recorded.items()
         }
         parents = {role: _ancestors(parent, nearby) for role, parent in inputs.items() if parent}
         stage = builder.stage if builder else ""
@@ -258,15 +261,6 @@ def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
         for role, parent in manifest.parents.items()
     }
     return {"stage": manifest.stage, **row, "created": manifest.created, "parents": parents}
-
-
-def _recorded_inputs(path: str) -> dict[str, str]:
-    """Return the input paths of the unfinished artifact at `path`, by role."""
-    from cloze.core.stages.worker import JOB, LOGS, Job
-
-    with contextlib.suppress(DataError, OSError, ValueError, TypeError):  # just started
-        return dict(Job.read(posixpath.join(path, LOGS, JOB)).inputs)
-    return {}
 
 
 def _source_files(role: str, config: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -20,6 +20,7 @@ import yaml
 
 from cloze.core.config import parse_config, resolve_paths
 from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.places import runs_directory
 from cloze.core.plugins import installed
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage, split_name
@@ -77,6 +78,11 @@ class RunConfig:
             stages.stage(node.stage).reads_all_nodes for node in self.nodes.values()
         ):
             raise UsageError(f"nothing of run {self.name!r} can be made: {self._name_left_out()}")
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the run's records, lock and links."""
+        return runs_directory() / self.name
 
     def _name_left_out(self) -> str:
         name, reason = next(iter(self.left_out.items()))

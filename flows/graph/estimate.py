@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -55,9 +55,6 @@ class Estimate:
     basis: Basis | None = None
     note: str = ""  # how the node will be computed, if that depends on its size
 
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 # estimate of a cached node
 NOTHING = Estimate(seconds=0.0, disk_bytes=0, memory_bytes=0, gpu_memory_bytes=0, basis="measured")
@@ -70,7 +67,10 @@ def estimates(steps: Sequence[PlannedNode], runs: Path) -> dict[str, Estimate]:
     """
     if all(step.cached for step in steps):
         return {step.name: NOTHING for step in steps}
-    computer, measured = this_computer(), MeasuredThroughputs(runs)
+    machine, measured = slots.machine(), MeasuredThroughputs(runs)
+    memory, name = _gpu() if machine.gpus else (0, "")
+    gpus = len(machine.gpus)
+    computer = MachineSpec(cpus=machine.cpus, gpus=gpus, gpu_bytes=memory, gpu=name)
     facts: dict[str, Metadata] = {}  # of artifacts, by path
     node_estimates: dict[str, Estimate] = {}
     for step in steps:
@@ -261,13 +261,6 @@ def _facts_at(path: str) -> Metadata:
             changed = (candidate / artifact.MANIFEST).stat().st_mtime
             return _facts_of_artifact(str(candidate), changed)
     return {}
-
-
-def this_computer() -> MachineSpec:
-    """Return the machine description for the stages' cost models."""
-    resources = slots.machine()
-    memory, name = _gpu() if resources.gpus else (0, "")
-    return MachineSpec(cpus=resources.cpus, gpus=len(resources.gpus), gpu_bytes=memory, gpu=name)
 
 
 @cache

@@ -70,11 +70,6 @@ class PlannedNode:
         return self.reason.startswith(FORCED)
 
 
-def run_directory(config: RunConfig | CommandConfig) -> Path:
-    """Return the directory of a run's records, lock and links, or of a command's records."""
-    return config.directory if isinstance(config, CommandConfig) else runs_directory() / config.name
-
-
 def plan(
     config: RunConfig | CommandConfig,
     *,
@@ -120,7 +115,7 @@ def plan(
             raise UsageError(f"{option} ({text}) has no node of {other}; leave one of them out")
     forced = chosen & (select_nodes(nodes, force, config.name) | from_start)
     steps: dict[str, PlannedNode] = {}
-    directory = run_directory(config)
+    directory = config.directory
     outside: dict[str, str] = {}  # fingerprints of inputs outside the run
     with fingerprints.hash_cache_session():
         for name in filter(with_ancestors(nodes, chosen).__contains__, nodes):

@@ -7,8 +7,7 @@ command. Stage modules are imported on first use, so that listing names is cheap
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloze.core.humanize import agree
 from cloze.core.plugins import Table
@@ -72,8 +71,3 @@ def headline(manifest: Manifest) -> str:
     """Return the main metrics of an artifact as text, as formatted by its stage."""
     is_known = manifest.stage in TABLE or manifest.stage in TOOLS
     return agree(stage(manifest.stage).headline(manifest.summary)) if is_known else ""
-
-
-def compared_metrics(name: str, summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics by which runs of a stage are compared, from its summary."""
-    return stage(name).compared_metrics(summary)

@@ -113,7 +113,7 @@ class RunSession:
         self.record: status_writer.RunStatusFile | None = None
         self.machine = slots.machine()
         self._lines = None if self.command else live_lines(self.screen)
-        self._is_verbose = terminal.is_verbose()
+        self._is_verbose = terminal.has_flag("verbose")
         self._stop = threading.Event()
         self._resources = contextlib.ExitStack()  # lock and display, while the session is open
         self._run_id, self._title = run_id, title
@@ -126,7 +126,7 @@ class RunSession:
 
     @property
     def directory(self) -> Path:
-        return plan.run_directory(self.config)
+        return self.config.directory
 
     @functools.cached_property
     def estimates(self) -> Mapping[str, estimate.Estimate]:

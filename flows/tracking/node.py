@@ -164,7 +164,7 @@ class MlflowNodeReporter(Reporter):
         step = int(manifest.summary.get("steps", 0))
         compared = {
             metadata.section_name(name)
-            for name in stages.compared_metrics(self._planned.node.stage, manifest.summary)
+            for name in stages.stage(manifest.stage).compared_metrics(manifest.summary)
         }
         points = [
             point

@@ -140,7 +140,7 @@ class MlflowRunLogger:
     def _headline(self, step: PlannedNode, result: BuildResult) -> None:
         """Log the node's metrics and the report in the parent run."""
         manifest = result.manifest
-        figures = stages.compared_metrics(step.node.stage, manifest.summary)
+        figures = stages.stage(manifest.stage).compared_metrics(manifest.summary)
         metrics = {metadata.metric_name(step.name, key): value for key, value in figures.items()}
         if self._parent is None:
             self._pending_metrics |= metrics

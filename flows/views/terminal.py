@@ -81,7 +81,7 @@ def group_instances(
 def console() -> Console:
     """Return the console of progress and notes: standard error, silent with --quiet."""
     stream: Any = _Screen(sys.stderr)
-    return WholeConsole(file=stream, highlight=False, emoji=False, quiet=_has_flag("quiet"))
+    return WholeConsole(file=stream, highlight=False, emoji=False, quiet=has_flag("quiet"))
 
 
 class _Screen:
@@ -138,12 +138,7 @@ class WholeConsole(Console):
         self.file.flush()
 
 
-def is_verbose() -> bool:
-    """Report whether this is a `cloze` command with --verbose."""
-    return _has_flag("verbose")
-
-
-def _has_flag(name: str) -> bool:
+def has_flag(name: str) -> bool:
     """Report whether the running command has this global option."""
     context = click.get_current_context(silent=True)
     return bool(context and context.find_root().params.get(name))
