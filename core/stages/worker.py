@@ -31,9 +31,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from cloze.core import errors, plugins, storage
-from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.checkpoints import TOKEN
-from cloze.core.artifacts.lineage import NearbyArtifacts
 from cloze.core.errors import UsageError
 from cloze.core.places import cache_directory
 from cloze.core.processes import HeartbeatWriter, die_with_parent
@@ -69,26 +67,6 @@ class Job:
     @classmethod
     def read(cls, path: str) -> Job:
         return cls(**json.loads(storage.read_text(path)))
-
-
-def find_input(path: str, role: str, fingerprint: str) -> str:
-    """Return an input of the artifact `path`: where it was then, or else near the artifact.
-
-    Raises:
-        DataError: it is in neither place.
-    """
-    with contextlib.suppress(errors.DataError, OSError, ValueError, TypeError, KeyError):
-        recorded = Job.read(storage.join(path, LOGS, JOB)).inputs[role]
-        if fingerprints.input_fingerprint(recorded) == fingerprint:
-            return recorded
-    owner = NearbyArtifacts(path).find(fingerprints.artifact_fingerprint_of(fingerprint))
-    if owner is None:
-        raise errors.DataError(
-            f"the {role} of {path} ({fingerprint[:12]}) is neither where it was nor near it; put "
-            f"them into one directory"
-        )
-    part = fingerprints.subpath_of(fingerprint)
-    return storage.join(owner, part) if part else owner
 
 
 class PipeReporter(Reporter):

@@ -85,8 +85,8 @@ class MlflowRunLogger:
         self._worst: dict[str, str] = {}  # section -> worst status of its nodes
         self._changing = threading.Lock()  # nodes run concurrently
         self._pending_metrics: dict[str, float] = {}  # metrics of cached nodes, until a run exists
-        if self.spool.has_leftovers():
-            self.spool.start_sender()
+        if any(path != self.spool.path for path in self.spool.directory.glob("*.jsonl")):
+            self.spool.start_sender()  # of what earlier runs left
 
     def begin(
         self,

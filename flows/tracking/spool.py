@@ -151,10 +151,6 @@ class Spool:
         except OSError as error:  # a disk that is full, read-only or gone
             self.failures.append(error)
 
-    def has_leftovers(self) -> bool:
-        """Return whether earlier runs left records to send."""
-        return any(path != self.path for path in self.directory.glob("*.jsonl"))
-
     def start_sender(self) -> None:
         """Start the process that sends this spool and orphaned ones; again after a kill."""
         if self._sender is not None and (self._sender.poll() or 0) >= 0:
