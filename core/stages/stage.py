@@ -28,6 +28,7 @@ from cloze.core.stages.execution import Execution
 
 CHECKPOINT = "checkpoint"  # directory of what a stage trained; key of its path in the summary
 BELOW = "/"
+Figures = Mapping[str, Any]  # of a report, by name
 _NAMED_REFERENCE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)=(.+)", re.DOTALL)
 
 
@@ -92,9 +93,7 @@ class Reporter:
     def build_started(self, build_id: str) -> None:
         """Report that the build starts in a claimed directory; not called if cached."""
 
-    def progress(
-        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
-    ) -> None:
+    def progress(self, done: float, total: float | None, unit: str, figures: Figures) -> None:
         """Report the progress of the stage; `total` is None if unknown."""
 
     def queued(self, reason: str) -> None:

@@ -37,7 +37,7 @@ from cloze.core.places import cache_directory
 from cloze.core.processes import HeartbeatWriter, die_with_parent
 from cloze.core.secrets import holds_secret
 from cloze.core.stages.execution import Execution, TrainingOptions
-from cloze.core.stages.stage import BuildContext, Reporter, Stage, StageResult
+from cloze.core.stages.stage import BuildContext, Figures, Reporter, Stage, StageResult
 
 EVENTS_FD = "CLOZE_EVENTS_FD"
 LOGS = "_logs"  # in the artifact's directory
@@ -82,9 +82,7 @@ class PipeReporter(Reporter):
         if self._stream is not None:
             self._stream.write(json.dumps(event) + "\n")
 
-    def progress(
-        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
-    ) -> None:
+    def progress(self, done: float, total: float | None, unit: str, figures: Figures) -> None:
         self.send({"progress": [done, total, unit, dict(figures)]})
 
     def metrics(self, values: Mapping[str, Any]) -> None:

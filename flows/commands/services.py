@@ -13,15 +13,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloze.core import processes, storage
+from cloze.core.artifacts import artifact, claim, fingerprints
+from cloze.core.artifacts.artifact import Verification
+from cloze.core.artifacts.lineage import NearbyArtifacts, containing_artifact
 from cloze.core.errors import DataError, UsageError, require_packages
 from cloze.core.humanize import on_one_line, printable
 from cloze.core.places import runs_directory
+from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.commands.base.field_options import TABLES, Count
 from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
+from cloze.flows.run import server_addresses, targets
 
 if TYPE_CHECKING:
-    from cloze.core.artifacts.artifact import Verification
-    from cloze.core.artifacts.lineage import NearbyArtifacts
     from cloze.flows.doctor.machine import Finding
 
 
@@ -41,7 +44,6 @@ def deploy(api: str | None, as_json: bool) -> None:
     Slack's), TYPE/NAME of a notification block in Prefect, such as sendgrid-email/team, or none.
     """
     from cloze.flows.prefect.environment import prepare_prefect
-    from cloze.flows.run import server_addresses
 
     prepare_prefect()
     api = api or server_addresses.api(runs_directory())
@@ -211,9 +213,6 @@ def lineage(target: str, as_json: bool) -> None:
     TARGET is a node (RUN/NODE), or the directory of an artifact or checkpoint. Parents are searched
     near it.
     """
-    from cloze.core.artifacts import artifact, fingerprints
-    from cloze.flows.run import targets
-
     path = targets.resolve(target).path
     path = path if storage.has_scheme(path) else os.path.realpath(path)
     fingerprint = fingerprints.artifact_fingerprint(path) or fingerprints.part_fingerprint(path)
@@ -229,16 +228,11 @@ def lineage_tree(fingerprint: str, path: str) -> dict[str, Any]:
 
     `path`: current or former path; ancestors are searched near it.
     """
-    from cloze.core.artifacts.lineage import NearbyArtifacts
-
     return _ancestors(fingerprint, NearbyArtifacts(path))
 
 
 def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
     """Return the metadata of the artifact, or part, with that fingerprint, and of all ancestors."""
-    from cloze.core.artifacts import artifact, claim, fingerprints
-    from cloze.core.stages.worker import JOB, LOGS, Job
-
     path = nearby.find(fingerprints.artifact_fingerprint_of(fingerprint))
     if path is None:
         return {"fingerprint": fingerprint, "parents": {}}
@@ -305,9 +299,6 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
     """
     from rich import progress as bars
 
-    from cloze.core.artifacts import artifact
-    from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.flows.run import targets
     from cloze.flows.views import terminal
 
     resolved = targets.resolve(target)

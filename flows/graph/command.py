@@ -21,7 +21,7 @@ from cloze.core import storage
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import parse_config
 from cloze.core.stages.execution import Execution
-from cloze.core.stages.stage import NULL_REPORTER, BuildContext, Reporter
+from cloze.core.stages.stage import NULL_REPORTER, BuildContext, Figures, Reporter
 from cloze.flows.graph import stages
 from cloze.flows.graph.nodes import Node
 
@@ -146,9 +146,7 @@ def run_inference(
         def predictions(self, values: Sequence[Mapping[str, Any]]) -> None:
             receive(values)
 
-        def progress(
-            self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
-        ) -> None:
+        def progress(self, done: float, total: float | None, unit: str, figures: Figures) -> None:
             report.progress(done, total, unit, figures)
 
     return run_tool(name, values, {"checkpoint": checkpoint}, Receiving())

@@ -7,7 +7,7 @@ over when Prefect is lost. A forced node is rebuilt once; later attempts continu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from threading import Event, Lock
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.stages.stage import Reporter
+from cloze.core.stages.stage import Figures, Reporter
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.run.status_file import QUEUED
 from cloze.flows.run.status_writer import RunStatusFile
@@ -77,9 +77,7 @@ class NodeReporter(Reporter):
         self._record.update(begun=sorted(self._started.fingerprints))
         self._forward("build_started", build_id)
 
-    def progress(
-        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
-    ) -> None:
+    def progress(self, done: float, total: float | None, unit: str, figures: Figures) -> None:
         self._record.progress(self._step.name, done, total, unit, figures)
         self._forward("progress", done, total, unit, figures)
 

@@ -214,9 +214,7 @@ class RunSession:
             logger.begin(name, self.config.values, resolved, self._run_id, self._title)
         return logger
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         assert self.record is not None
         self.stop()
         with self._resources:

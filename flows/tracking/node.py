@@ -216,9 +216,7 @@ class MlflowNodeReporter(Reporter):
     def __enter__(self) -> MlflowNodeReporter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: object
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._end_sampler()
         if self.run is not None:
             status = status_of(error)
