@@ -59,8 +59,7 @@ def arrow_errors_as_data_errors(path: str, remedy: str) -> Iterator[None]:
 def file_buffer(path: str) -> pa.Buffer:
     """Return the bytes of a file: a mapping without a file descriptor if local, else in memory.
 
-    Raises:
-        DataError: the file does not exist or cannot be read.
+    Raises DataError: the file does not exist or cannot be read.
     """
     if not storage.is_local(path):
         try:

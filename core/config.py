@@ -247,8 +247,7 @@ class StageConfig(Values):
 
         `keys`: keys of the inputs, as in `cloze.core.stages.stage`.
 
-        Raises:
-            UsageError: the inputs do not match the config.
+        Raises UsageError: the inputs do not match the config.
         """
         del keys
 

@@ -12,8 +12,7 @@ from cloze.core.object_store import has_scheme
 def local_setting(variable: str, default: str = "", remedy: str = "name one, or unset it") -> Path:
     """Return the local directory that an environment variable names.
 
-    Raises:
-        UsageError: it is a file, or a URL, which would become a directory `s3:` here.
+    Raises UsageError: it is a file, or a URL, which would become a directory `s3:` here.
     """
     path = os.path.expanduser(os.environ.get(variable) or default)
     if has_scheme(path) or os.path.isfile(path):

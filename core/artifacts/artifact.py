@@ -141,8 +141,7 @@ def read_manifest(path: str) -> Manifest:
 def find_manifest(path: str) -> Manifest | None:
     """Return the manifest at `path`, read by one request; None if there is none.
 
-    Raises:
-        DataError: it is damaged or of a later format.
+    Raises DataError: it is damaged or of a later format.
     """
     name = storage.join(path, MANIFEST)
     try:
@@ -227,8 +226,7 @@ def changed_inputs(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 def read_claim(path: str) -> Claim | None:
     """Return the claim on the directory at `path`; None if it does not exist or is being removed.
 
-    Raises:
-        DataError: the claim is damaged.
+    Raises DataError: the claim is damaged.
     """
     name = storage.join(path, BUILDING)
     try:
@@ -310,8 +308,7 @@ def find_artifacts(path: str) -> list[str]:
 
     Links are not followed, and the copies of manifests that MLflow keeps are none.
 
-    Raises:
-        DataError: there is no artifact.
+    Raises DataError: there is no artifact.
     """
     if is_artifact(path):
         return [path]

@@ -57,8 +57,7 @@ class LaunchFence:
     def locked(self) -> Iterator[None]:
         """Compare the token, and block newer launches during the block, which must be short.
 
-        Raises:
-            SupersededError: the token is not the newest.
+        Raises SupersededError: the token is not the newest.
         """
         if not self.token:
             yield
@@ -89,8 +88,7 @@ def start_launch(path: str) -> str:
 def start_attempt(path: str, launch: str) -> LaunchFence:
     """Supersede the earlier attempts of the launch, and return the fence of the new attempt.
 
-    Raises:
-        SupersededError: a newer launch was started.
+    Raises SupersededError: a newer launch was started.
     """
     with _locked(path, fcntl.LOCK_EX) as handle:
         newest = _read(path, handle)
@@ -223,8 +221,7 @@ def _entries(steps: str) -> dict[str, bool]:
 def pinned(path: str) -> Iterator[None]:
     """Protect the checkpoint directory at `path` from pruning; several readers may do so at once.
 
-    Raises:
-        DataError: the checkpoint is missing or incomplete, or is being removed.
+    Raises DataError: the checkpoint is missing or incomplete, or is being removed.
     """
     if not storage.is_local(path):
         with _pinned_remotely(path):

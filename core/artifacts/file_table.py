@@ -67,8 +67,7 @@ class FileTable:
     def __iter__(self) -> Iterator[FileEntry]:
         """Yield the entries.
 
-        Raises:
-            DataError: the table is missing or damaged.
+        Raises DataError: the table is missing or damaged.
         """
         import pyarrow as pa
 

@@ -146,8 +146,7 @@ def _open_cache() -> Iterator[sqlite3.Connection]:
 def link_unchanged(directory: str, entry: artifact.FileEntry, target: str) -> None:
     """Link a file of the artifact in `directory` (`artifact.link_file`).
 
-    Raises:
-        DataError: it has not the size, or on a disk not the sha256, that the manifest says.
+    Raises DataError: it has not the size, or on a disk not the sha256, that the manifest says.
     """
     source = storage.join(directory, entry.path)
     if int(storage.stat(source)["size"]) != entry.size or (
@@ -274,8 +273,7 @@ def _many_hashes(paths: list[str]) -> dict[str, str]:
 def _stamp(path: str) -> Stamp | None:
     """Return a file's size and time; None: no time, or a store's may change within the same.
 
-    Raises:
-        DataError: a local file cannot be read.
+    Raises DataError: a local file cannot be read.
     """
     if storage.is_local(path):
         try:
@@ -349,8 +347,7 @@ def part_fingerprint(path: str) -> str:
 def input_fingerprint(path: str) -> str:
     """Return the fingerprint of an input: an artifact, a part of one, a file or a directory.
 
-    Raises:
-        DataError: nothing is at `path`, or the directory is empty.
+    Raises DataError: nothing is at `path`, or the directory is empty.
     """
     return memoize(path, lambda: _input_fingerprint(path))
 

@@ -184,8 +184,7 @@ def _check_inputs_unchanged(
 def _check_not_own_input(out: str, inputs: Mapping[str, str]) -> None:
     """Reject a build over its own input, such as --force on the training that a phase continues.
 
-    Raises:
-        UsageError: an input is `out`, or is inside `out`.
+    Raises UsageError: an input is `out`, or is inside `out`.
     """
     directory = _real_path(out)
     for name, path in inputs.items():

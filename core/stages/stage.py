@@ -60,8 +60,7 @@ def assign_input_keys(
 ) -> dict[str, str]:
     """Return the user's inputs, `PATH` or `NAME=PATH`, by input key; a single one needs no name.
 
-    Raises:
-        UsageError: there are no texts, or two have the same name.
+    Raises UsageError: there are no texts, or two have the same name.
     """
     if not texts:
         raise UsageError(f"{role} is empty; give at least one node or path")
@@ -285,8 +284,7 @@ class Stage:
     def check_figures(self, summary: Mapping[str, Any]) -> None:
         """Check that the metrics are finite.
 
-        Raises:
-            NotFiniteError: one is not. A training's last `loss` may be that of a skipped step.
+        Raises NotFiniteError: one is not. A training's last `loss` may be that of a skipped step.
         """
         metrics = self.compared_metrics(summary).items()
         check_figures(self.name, {name: value for name, value in metrics if name != "loss"})

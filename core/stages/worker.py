@@ -112,8 +112,7 @@ def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Coun
         package: package of this worker; stages of other packages are rejected, but for plug-ins',
             so that no job file makes a worker import a forbidden library.
 
-    Raises:
-        UsageError: the stage is in another package.
+    Raises UsageError: the stage is in another package.
     """
     is_known = job.reference.startswith(f"{package}.") or plugins.is_stage(job.reference)
     stage: Stage | None = resolve_name(job.reference) if is_known else None

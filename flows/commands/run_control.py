@@ -311,8 +311,7 @@ def _with_secrets(
 ) -> Mapping[str, Any]:
     """Return the config of a run with its secrets, which the record lacks, read from their source.
 
-    Raises:
-        UsageError: the source has changed or lacks the secrets.
+    Raises UsageError: the source has changed or lacks the secrets.
     """
     from cloze.core.secrets import REDACTED, redact
     from cloze.flows.graph import config as configs

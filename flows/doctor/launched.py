@@ -67,8 +67,7 @@ def checks(launcher: str, say: Callable[[str], None]) -> Iterator[Finding]:
         launcher: name of the launcher; its options come from the site's file.
         say: called with the reason why the job waits.
 
-    Raises:
-        ClozeError: the launcher cannot start the job, or the job fails.
+    Raises ClozeError: the launcher cannot start the job, or the job fails.
     """
     yield Finding(check="site", observed=f"{site.path()}{'' if site.path().exists() else ': none'}")
     runs = runs_directory().absolute()

@@ -72,8 +72,7 @@ class GraphBuilder(PartialGraph):
     def instances(self, name: str) -> list[Node]:
         """Return the nodes of a section, and make them first if necessary.
 
-        Raises:
-            UsageError: the nodes depend on each other in a cycle.
+        Raises UsageError: the nodes depend on each other in a cycle.
         """
         pending = self.pending
         if name in pending:

@@ -157,8 +157,7 @@ def samples_directory() -> Path:
 def load(reference: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
     """Return the config that `read` reads.
 
-    Raises:
-        UsageError: as `read`, or an unknown key, or an invalid value.
+    Raises UsageError: as `read`, or an unknown key, or an invalid value.
     """
     return RunConfig(read(reference, overrides), Path(reference).stem)
 
@@ -175,8 +174,7 @@ def read(
         overrides: nested by section and key, as `cloze.flows.graph.overrides` returns them.
         more: additional named files, treated like presets.
 
-    Raises:
-        UsageError: no such file or preset, or invalid YAML.
+    Raises UsageError: no such file or preset, or invalid YAML.
     """
     path = _find(reference, Path(), {**preset_paths(), **(more or {})})
     overrides = dict(overrides or {})
@@ -252,8 +250,7 @@ def _with_size(
 ) -> dict[str, Any]:
     """Return the values with the overrides of a size, by default of the one that they name.
 
-    Raises:
-        UsageError: the config has no such size.
+    Raises UsageError: the config has no such size.
     """
     sizes = {name for name, _ in parts if name is not None}
     if size is None:

@@ -72,8 +72,7 @@ def stage_of(section: str) -> str | None:
 def resolve_subpath(part: str, reference: str) -> str:
     """Return the path below an artifact for `part`, the text after the node name in a reference.
 
-    Raises:
-        UsageError: the path leads out of the artifact.
+    Raises UsageError: the path leads out of the artifact.
     """
     match = STEP_REFERENCE.fullmatch(part)
     if match:
@@ -91,8 +90,7 @@ def select_nodes(nodes: Mapping[str, Node], patterns: Iterable[str], run: str) -
 
     The name of a section or stage selects all its instances.
 
-    Raises:
-        UsageError: a name matches no node; the message suggests the nearest name.
+    Raises UsageError: a name matches no node; the message suggests the nearest name.
     """
     selected: set[str] = set()
     for name in patterns:

@@ -75,8 +75,7 @@ def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict
         sections: require a section in each key, such as `pretrain.steps`. Exceptions: `name`,
             `tokenizer`, `size`, and switching a section, as in `finetune=false`.
 
-    Raises:
-        UsageError: no `=`, an empty key, or a value that is not valid YAML.
+    Raises UsageError: no `=`, an empty key, or a value that is not valid YAML.
     """
     pairs = []
     for setting in settings:
@@ -152,8 +151,7 @@ def merge(
         config: config class of the values; None: a plain mapping.
         where: the section, for messages.
 
-    Raises:
-        UsageError: an override sets a key of a value that is no mapping and has no expansion.
+    Raises UsageError: an override sets a key of a value that is no mapping and has no expansion.
     """
     merged = dict(values)
     for group in config.mutually_exclusive if config is not None else ():
@@ -257,8 +255,7 @@ def plain_axes(matrix: Any) -> set[str]:
 def slug(value: Any, where: str) -> str:
     """Return a value as a part of a node's name.
 
-    Raises:
-        UsageError: the value has other characters than letters, digits and `_.+-`.
+    Raises UsageError: the value has other characters than letters, digits and `_.+-`.
     """
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if not WORD.fullmatch(text) or text.startswith((".", "-")):

@@ -49,8 +49,7 @@ PLACE = ("launcher", "resources", *LAUNCHER_FIELDS)
 def fold_place(section: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the section with its launcher, resources and launcher's options below `run`.
 
-    Raises:
-        UsageError: one of them is there, too.
+    Raises UsageError: one of them is there, too.
     """
     place = {key: value for key, value in section.items() if key in PLACE}
     if not place:
@@ -270,8 +269,7 @@ class PartialGraph:
 def parse_when(name: str, values: Mapping[str, Any]) -> str:
     """Return the `when` of a section.
 
-    Raises:
-        UsageError: the value is none of the three words.
+    Raises UsageError: the value is none of the three words.
     """
     value = values.get(WHEN, ALWAYS)
     if value not in (ALWAYS, AVAILABLE, NEVER):
@@ -307,8 +305,7 @@ def spread_roles(section: Section, texts: Mapping[str, Any]) -> Iterator[tuple[s
 
     `dataset: [dataset@wiki]` becomes the key `dataset/wiki`.
 
-    Raises:
-        UsageError: a list is given for a role that takes one input.
+    Raises UsageError: a list is given for a role that takes one input.
     """
     for role, text in texts.items():
         if not isinstance(text, (list, tuple)):

@@ -48,8 +48,7 @@ TOOLS: Table[Stage] = Table("tools", "stage", _TOOLS)
 def stage(name: str) -> Stage:
     """Return the definition of the stage `name`.
 
-    Raises:
-        UsageError: the stage does not exist.
+    Raises UsageError: the stage does not exist.
     """
     return (TOOLS if name in TOOLS else TABLE).find(name)
 
@@ -57,8 +56,7 @@ def stage(name: str) -> Stage:
 def executable(name: str) -> Stage:
     """Return the stage as this process executes it: where its launcher starts its processes.
 
-    Raises:
-        UsageError: the stage does not exist.
+    Raises UsageError: the stage does not exist.
     """
     definition, table = stage(name), TOOLS if name in TOOLS else TABLE
     from cloze.flows.launch.coordinator import run_in_worker_processes  # heavy; plans need it not

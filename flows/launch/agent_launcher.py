@@ -70,8 +70,7 @@ class AgentLauncher(Launcher, ABC):
 
         `processes`: ranks per host, unless the launcher knows better.
 
-        Raises:
-            HostsUnreachableError: a required host does not respond; the message names it.
+        Raises HostsUnreachableError: a required host does not respond; the message names it.
         """
 
     @abstractmethod

@@ -109,8 +109,7 @@ def wait_or_kill(
         builder: description of the process, for messages.
         facts: identity of the process; only a process of this identity is killed.
 
-    Raises:
-        DataError: the process is on another host, or survives SIGKILL.
+    Raises DataError: the process is on another host, or survives SIGKILL.
     """
 
     def has_ended() -> bool:

@@ -42,8 +42,7 @@ from cloze.flows.machine.retry_policy import RetryPolicy, backoff_seconds
 def living(path: str) -> tuple[str, Detached] | None:
     """Return the detached launch that trains, or will train, at `path`, after its launcher's name.
 
-    Raises:
-        ClozeError: Slurm or the cluster does not respond.
+    Raises ClozeError: Slurm or the cluster does not respond.
     """
     left = storage.list_names(storage.join(path, LOGS))  # launchers leave a directory each
     for name in (name for name in protocol.LAUNCHERS if name in left):
@@ -97,8 +96,7 @@ def run_with_restarts(launcher: Launcher, work: LaunchRequest) -> StageResult:
     A preemption is no failure: it does not count towards the maximum number of restarts. Nor does a
     loss of ranks just after this process, and so perhaps its machine, stood still.
 
-    Raises:
-        ClozeError: the error of the last attempt.
+    Raises ClozeError: the error of the last attempt.
     """
     restarts, preemptions, pauses, policy = 0, 0, 0, RetryPolicy(work.execution)
     deadline = time.monotonic() + 60.0 * (work.execution.timeout_minutes or math.inf)

@@ -75,8 +75,7 @@ def foreign_rank() -> tuple[int, int] | None:
 def check_foreign(execution: Execution) -> None:
     """Refuse options that conflict with torchrun's, and a torchrun whose restarts cannot work.
 
-    Raises:
-        UsageError: an option sets what torchrun decides, or torchrun's restarts share one store.
+    Raises UsageError: an option sets what torchrun decides, or torchrun's restarts share one store.
     """
     if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ.get(UNSHARED) != "1":
         raise UsageError(

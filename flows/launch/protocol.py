@@ -122,8 +122,7 @@ class Launcher(Protocol):
     def check(self, execution: Execution) -> None:
         """Check the options before anything starts.
 
-        Raises:
-            UsageError: an option is missing, wrong, or not supported by this launcher.
+        Raises UsageError: an option is missing, wrong, or not supported by this launcher.
         """
 
     def start(self, work: LaunchRequest) -> RankGroup:
@@ -134,8 +133,7 @@ class Launcher(Protocol):
 
         Only asked of a launcher that has left a directory of its name in the artifact's `_logs/`.
 
-        Raises:
-            ClozeError: the scheduler does not respond.
+        Raises ClozeError: the scheduler does not respond.
         """
         return None
 

@@ -110,8 +110,7 @@ def path() -> Path:
 def read() -> LauncherSite:
     """Return how processes start on this site; without a file, as they start here.
 
-    Raises:
-        UsageError: the file is missing though it is named, no valid YAML, or has an unknown key.
+    Raises UsageError: the file is missing though it is named, no valid YAML, or has an unknown key.
     """
     file = path()
     try:

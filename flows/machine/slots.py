@@ -135,8 +135,7 @@ def acquire(
         node: name of the node, for other processes' messages.
         report_waiting: called once if the slots are not free within 2 seconds.
 
-    Raises:
-        KeyboardInterrupt: `stop_requested` returned true.
+    Raises KeyboardInterrupt: `stop_requested` returned true.
     """
     owner = {"pid": os.getpid(), "host": socket.gethostname(), "run": run, "node": node}
     report, gpu_ids = functools.cache(report_waiting), request.gpu_ids

@@ -180,8 +180,7 @@ class RunSession:
     def _lock(self, resources: contextlib.ExitStack) -> None:
         """Lock the run's directory.
 
-        Raises:
-            UsageError: another process holds the lock.
+        Raises UsageError: another process holds the lock.
         """
         try:
             resources.enter_context(locked(str(self.directory)))
@@ -257,8 +256,7 @@ class RunSession:
             attempt: number of the attempt, from 1.
             also: additional reporter for the node's progress.
 
-        Raises:
-            BaseException: the exception of the stage, which `failures` also keeps.
+        Raises BaseException: the exception of the stage, which `failures` also keeps.
         """
         assert self.record is not None
         try:

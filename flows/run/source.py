@@ -126,8 +126,7 @@ def _import_later(source: Path) -> None:
 def enter(target: Target, runs: Path) -> None:
     """Begin this command anew in the source that a run or training had, unless it is this one.
 
-    Raises:
-        UsageError: the copy is gone or was changed.
+    Raises UsageError: the copy is gone or was changed.
     """
     if target.is_run:
         recorded = status_file.read(runs, target.run).get("source")

@@ -49,8 +49,7 @@ class Target:
     def path(self) -> str:
         """Directory of the artifact or checkpoint.
 
-        Raises:
-            UsageError: the target is a run, or several nodes.
+        Raises UsageError: the target is a run, or several nodes.
         """
         if self.is_run or len(self.nodes) > 1:
             example = f", such as {self.run}/{self.nodes[0]}" if self.nodes else ""
@@ -99,8 +98,7 @@ def resolve(text: str, *, in_any_run: bool = False) -> Target:
 def resolve_path(text: str, option: str = "") -> str:
     """Return the path of an artifact or checkpoint, given the path or RUN/NODE of `option`.
 
-    Raises:
-        DataError: it names neither. On a store, the reader says so.
+    Raises DataError: it names neither. On a store, the reader says so.
     """
     text = linked(text)
     if has_scheme(text) or Path(text).exists():

@@ -93,8 +93,7 @@ class Checkpoint:
     def config(self) -> dict[str, Any]:
         """Return the checkpoint's `config.json`.
 
-        Raises:
-            DataError: the checkpoint is missing or incomplete.
+        Raises DataError: the checkpoint is missing or incomplete.
         """
         if not storage.exists(storage.join(self.path, COMPLETE)):
             raise DataError(
@@ -107,8 +106,7 @@ class Checkpoint:
     def files(self) -> list[str]:
         """Return the relative names of the files that the model needs.
 
-        Raises:
-            DataError: a name leads out of the checkpoint.
+        Raises DataError: a name leads out of the checkpoint.
         """
         content = json.loads(storage.read_text(storage.join(self.path, COMPLETE)))
         names = [str(entry["path"]) for entry in content["files"]]

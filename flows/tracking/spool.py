@@ -79,8 +79,7 @@ Point = tuple[str, float, int, int]  # key, value, step, milliseconds since 1970
 def tracking_uri(runs: Path) -> str:
     """Return `$MLFLOW_TRACKING_URI`, or else the URI of a SQLite file in the runs directory.
 
-    Raises:
-        UsageError: MLflow, which would refuse each record, has no store for the URI.
+    Raises UsageError: MLflow, which would refuse each record, has no store for the URI.
     """
     uri = os.environ.get(URI)
     if not uri:

@@ -60,8 +60,7 @@ class SpoolSender:
             stream: the claimed spool.
             is_over: the spool is complete; it is removed when all of it has arrived.
 
-        Raises:
-            Exception: a record could not be sent.
+        Raises Exception: a record could not be sent.
         """
         if is_over:
             complete(stream, spool.parent)
@@ -93,8 +92,7 @@ class SpoolSender:
 
         If it is rejected, send its entries one by one, and set rejected ones aside.
 
-        Raises:
-            Exception: the record must be sent again later.
+        Raises Exception: the record must be sent again later.
         """
         try:
             self._sender.send(record)

@@ -39,8 +39,7 @@ DESCRIPTION = "A run of Cloze has a child run for each node, and a group for eac
 def connect(uri: str) -> MlflowClient:
     """Return a client with short timeouts; callers retry.
 
-    Raises:
-        ClozeError: MLflow's database cannot be opened.
+    Raises ClozeError: MLflow's database cannot be opened.
     """
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
@@ -102,8 +101,7 @@ def exclusive(directory: Path, name: str) -> Iterator[None]:
 
     `name`: file of the lock. Lookup and creation share a lock, so two processes create it once.
 
-    Raises:
-        TimeoutError: another process holds it for longer than `LOCK_SECONDS`.
+    Raises TimeoutError: another process holds it for longer than `LOCK_SECONDS`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / name).open("a+") as lock:

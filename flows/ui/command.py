@@ -42,8 +42,7 @@ def serve(requested: Mapping[str, int | None], as_json: bool) -> None:
 
     `requested`: ports of `page`, `prefect` and `mlflow`; None: the default or the next free one.
 
-    Raises:
-        UsageError: a requested port is taken, or the servers run on another one.
+    Raises UsageError: a requested port is taken, or the servers run on another one.
     """
     require_packages("prefect", "mlflow")
     runs, screen = runs_of_home(), terminal.console()

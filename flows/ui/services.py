@@ -146,8 +146,7 @@ def choose_port(
 ) -> int:
     """Return a free port outside `used_ports`: the requested one, the default, or a later one.
 
-    Raises:
-        UsageError: the port requested with `option` is not free.
+    Raises UsageError: the port requested with `option` is not free.
     """
     if requested is not None:
         if requested in used_ports or not is_free(requested):

@@ -150,8 +150,7 @@ def requeue(job: str) -> str | None:
 def nodes() -> list[tuple[str, str]]:
     """Return (name, address) of each node of this process's allocation, the first node first.
 
-    Raises:
-        UsageError: this process runs outside a Slurm job.
+    Raises UsageError: this process runs outside a Slurm job.
     """
     node_list = os.environ.get("SLURM_JOB_NODELIST")
     if not node_list:

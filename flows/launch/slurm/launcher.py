@@ -141,8 +141,7 @@ def _unrecorded_job(directory: str, work: LaunchRequest) -> str | None:
 def _submitted_job(directory: str, work: LaunchRequest) -> str | None:
     """Return the job in `submitted.json` if it builds, or has already built, this artifact.
 
-    Raises:
-        UsageError: a job with other settings still writes there.
+    Raises UsageError: a job with other settings still writes there.
     """
     submitted = event_files.read_json(storage.join(directory, SUBMITTED))
     if submitted is None:
@@ -239,8 +238,7 @@ def batch_script(work: LaunchRequest, directory: str) -> str:
 def living(path: str) -> str | None:
     """Return the job that trains or will train at `path`, or None.
 
-    Raises:
-        ClozeError: Slurm does not respond.
+    Raises ClozeError: Slurm does not respond.
     """
     directory = storage.join(path, LOGS, DIRECTORY)
     if not storage.is_local(path) or not storage.is_dir(directory):
