@@ -59,8 +59,7 @@ def arrow_errors_as_data_errors(path: str, remedy: str) -> Iterator[None]:
 def file_buffer(path: str) -> pa.Buffer:
     """Return the bytes of a file: a mapping without a file descriptor if local, else in memory.
 
-    Raises:
-        DataError: the file does not exist or cannot be read.
+    Raises DataError: the file does not exist or cannot be read.
     """
     if not storage.is_local(path):
         try:
@@ -96,8 +95,6 @@ def write_arrow(
     """Write an Arrow IPC file, completely or not at all.
 
     Args:
-        path: path of the file.
-        schema: schema of the batches.
         batches: record batches, which may be generated while the file is written.
         compression: zstd or lz4, for buffers. Uncompressed files can be memory-mapped.
     """
@@ -182,9 +179,7 @@ def _remove_unused(directory: str, users: IO[bytes]) -> None:
 def local_copy(path: str, stamp: str) -> str:
     """Return `path` if it is local, else a copy on this machine's disk, fetched once per machine.
 
-    Args:
-        path: path of a file.
-        stamp: version of the content; a new stamp makes a new copy.
+    `stamp`: version of the content; a new stamp makes a new copy.
     """
     if storage.is_local(path):
         return path

@@ -245,11 +245,9 @@ class StageConfig(Values):
     def check_inputs(self, keys: Collection[str]) -> None:
         """Reject inputs that do not match the config; called before a run and before the stage.
 
-        Args:
-            keys: keys of the inputs, as in `cloze.core.stages.stage`.
+        `keys`: keys of the inputs, as in `cloze.core.stages.stage`.
 
-        Raises:
-            UsageError: the inputs do not match the config.
+        Raises UsageError: the inputs do not match the config.
         """
         del keys
 
@@ -320,8 +318,7 @@ def resolve_paths(model: type[BaseModel], values: Mapping[str, Any], base: str) 
 def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) -> ConfigT:
     """Validate `values` as `model`; report the first error with field, value and remedy.
 
-    Args:
-        where: section of the values, for the message; within another config, see `within`.
+    `where`: section of the values, for the message; within another config, see `within`.
 
     Raises:
         UsageError: an unknown key (with the nearest known one), a wrong type, or a value out of

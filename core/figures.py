@@ -52,8 +52,7 @@ def mean(values: Iterable[float]) -> float:
 def check_figures(subject: str, figures: Mapping[str, Any]) -> None:
     """Check that no number among the figures is NaN or infinite; what is missing passes.
 
-    Raises:
-        NotFiniteError: one is.
+    Raises NotFiniteError: one is.
     """
     for name, value in figures.items():
         if isinstance(value, Real) and not is_finite(value) and value not in (True, False):

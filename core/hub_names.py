@@ -24,8 +24,7 @@ _NAME = re.compile(r"([\w.-]+/)?[\w.-]+(@[^:@]+)?(:[^/:@\s]+(/[^/:@\s]+)?)?")
 def hub_url(path: str) -> str:
     """Return the URL of a path `hf=NAME`; other paths as they are.
 
-    Raises:
-        UsageError: the name has another form.
+    Raises UsageError: the name has another form.
     """
     if not path.startswith(PREFIX):
         return path

@@ -50,8 +50,7 @@ def directed_f1(counts: Floats) -> Floats:
 def _mean_f1(counts: Floats, groups: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> Floats:
     """Return the mean F1 of the groups of classes that occur.
 
-    Args:
-        groups: number of each class's group, [K]; group 0 is excluded.
+    `groups`: number of each class's group, [K]; group 0 is excluded.
     """
     # [K, groups], 1 where a class is in a group: products with it add up classes.
     member = (groups[:, None] == np.arange(1, groups.max() + 1)).astype(np.float64)

@@ -31,17 +31,8 @@ PUT_BYTES = 5 << 20  # largest object that is written by one request; S3's small
 S3_TIMEOUTS = {"connect_timeout": 10, "read_timeout": 30}
 # their errors are no OSErrors
 _CLIENTS = (
-    "botocore",
-    "aiobotocore",
-    "aiohttp",
-    "gcsfs",
-    "google",
-    "httpx",
-    "httpx2",
-    "huggingface_hub",
-    "requests",
-    "paramiko",
-)
+    "botocore aiobotocore aiohttp gcsfs google httpx httpx2 huggingface_hub requests paramiko"
+).split()
 # what is downloaded lands on a disk
 _OF_THIS_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE)
 _CHECK_IT = "check the store's address (AWS_ENDPOINT_URL) and your credentials"

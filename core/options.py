@@ -50,13 +50,9 @@ def compose_config_class(
 ) -> type[BaseModel]:
     """Create a subclass of `base` with the fields of all the option classes.
 
-    Args:
-        name: name of the new class.
-        base: a config class.
-        options: options of each row; rows may share a class, or have None.
+    `options`: options of each row; rows may share a class, or have None.
 
-    Raises:
-        TypeError: two classes declare an option of the same name.
+    Raises TypeError: two classes declare an option of the same name.
     """
     classes = dict.fromkeys(options_class(each) for each in options if each)
     return merge_option_classes(name, [*reversed(classes), base], __name__)
@@ -65,8 +61,7 @@ def compose_config_class(
 def merge_option_classes(name: str, classes: Iterable[type[BaseModel]], module: str) -> type[Any]:
     """Create one class with the fields of all `classes`, as a member of `module`.
 
-    Raises:
-        TypeError: two classes declare an option of the same name.
+    Raises TypeError: two classes declare an option of the same name.
     """
     distinct = list(dict.fromkeys(classes))
     owners: dict[str, type] = {}

@@ -31,41 +31,31 @@ class PluginError(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A row of a table.
+    """A row of a table."""
 
-    Attributes:
-        reference: `module:ATTRIBUTE`, or a whole `module`, imported on first use.
-        help: line of a command in `cloze --help`.
-        command: whether a stage has a command of its name.
-        before: the row behind it, where the order counts (stages, steps); default: the table's end.
-        version: raised when the same input gives other output; it is part of the fingerprint of
-            what is made with the row.
-        stands_for: of a stage, what its artifacts replace as an input: those of a stage (`corpus`),
-            or one input of a stage (`finetune.checkpoint`).
-    """
-
-    reference: str
+    reference: str  # `module:ATTRIBUTE`, or a whole `module`, imported on first use
+    # line of a command in `cloze --help`; of a launcher, the help of its options `NAME_options`
     help: str = ""
-    command: bool = True
+    command: bool = True  # whether a stage has a command of its name
+    # the row behind it, where the order counts (stages, steps); default: the table's end
     before: str = ""
+    # raised when the same input gives other output; it is part of the fingerprint of what is made
+    # with the row
     version: int = 1
+    # of a stage, what its artifacts replace as an input: those of a stage (`corpus`), or one input
+    # of a stage (`finetune.checkpoint`)
     stands_for: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Plugin:
-    """What a package adds.
-
-    Attributes:
-        summary: one line for `cloze doctor` and `cloze NAME --help`.
-        rows: rows by name, by table; `docs/how-to/plugin.md` lists the tables.
-        presets: folder of presets beside the declaration.
-    """
+    """What a package adds."""
 
     name: str
-    summary: str
+    summary: str  # one line for `cloze doctor` and `cloze NAME --help`
+    # rows by name, by table; `docs/how-to/plugin.md` lists the tables
     rows: Mapping[str, Mapping[str, Row]] = field(default_factory=dict)
-    presets: str = ""
+    presets: str = ""  # folder of presets beside the declaration
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +130,6 @@ class Table(MutableMapping[str, T]):
     Args:
         kind: name of the table in `Plugin.rows`.
         what: what a row is, for messages, such as `task`.
-        rows: own rows.
         fields: config fields whose values are names of rows.
         last: row that stays the last one.
     """
@@ -266,7 +255,6 @@ def with_substitutes(kinds: Iterable[str], stage: str = "", role: str = "") -> t
     Args:
         stage: stage that reads them. Stages of its own plug-in are not added: it names what it
             takes, so a stage never stands for its own input.
-        role: role of the input.
     """
     found, wanted = list(kinds), {*kinds, f"{stage}.{role}"}
     for owner in installed():
@@ -324,9 +312,7 @@ def described(
 ) -> dict[str, dict[str, Any]]:
     """Return the entry of a manifest: package, version and rows of each plug-in by its name.
 
-    Args:
-        rows: rows that the stage used.
-        inherited: entries of the inputs' manifests.
+    `inherited`: entries of the inputs' manifests.
     """
     found = {name: dict(about) for name, about in inherited.items()}
     for key, owner in sorted(rows.items()):

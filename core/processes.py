@@ -40,6 +40,14 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
         os.kill(os.getpid(), number)
 
 
+def process_state(pid: int) -> str:
+    """Return the kernel's state letter, T if it is stopped; '' if it is gone or without /proc."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return ""
+
+
 def peak_memory() -> int:
     """Return the peak resident memory of this process in bytes."""
     try:
@@ -261,18 +269,12 @@ class RankPhase(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RankStatus:
-    """The state of a rank at one moment.
+    """The state of a rank at one moment."""
 
-    Attributes:
-        step: current step, from 1; 0: none yet.
-        since: start of the phase on the monotonic clock, in seconds.
-        limit: seconds after which the phase has taken too long; 0: no limit.
-    """
-
-    step: int = 0
+    step: int = 0  # current step, from 1; 0: none yet
     phase: RankPhase = RankPhase.STARTING
-    since: float = 0.0
-    limit: float = 0.0
+    since: float = 0.0  # start of the phase on the monotonic clock, in seconds
+    limit: float = 0.0  # seconds after which the phase has taken too long; 0: no limit
 
 
 class HeartbeatWriter:

@@ -32,15 +32,10 @@ def ranges(starts: npt.NDArray[Any], lengths: npt.NDArray[Any]) -> I64:
 
 @dataclass(frozen=True, slots=True)
 class Ragged:
-    """A list of numbers for each of R rows.
+    """A list of numbers for each of R rows."""
 
-    Attributes:
-        values: [T], the concatenated lists.
-        offsets: int64 [R + 1], start of each list in `values`, and T.
-    """
-
-    values: npt.NDArray[Any]
-    offsets: I64
+    values: npt.NDArray[Any]  # [T], the concatenated lists
+    offsets: I64  # int64 [R + 1], start of each list in `values`, and T
 
     def __len__(self) -> int:
         return len(self.offsets) - 1

@@ -65,8 +65,7 @@ _OPTION = re.compile(rf"^--[\w.-]*{_WORDS}[\w.-]*$", re.IGNORECASE)  # its value
 def redact(value: Any, key: str = "") -> Any:
     """Return the value with every secret replaced by `***`, in mappings and lists, too.
 
-    Args:
-        key: name under which the value is stored, such as `notify.password`.
+    `key`: name under which the value is stored, such as `notify.password`.
     """
     if isinstance(value, Mapping):
         return {name: redact(item, str(name)) for name, item in value.items()}

@@ -15,11 +15,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from glob import escape
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from cloze.core import object_store
-from cloze.core.errors import DataError, UsageError, naming
+from cloze.core.errors import DataError, naming
 from cloze.core.object_store import Upload, check_right, client_errors, is_disk, with_client_errors
 from cloze.core.object_store import changing_after as changing_after
 from cloze.core.object_store import create_bytes as create_bytes
@@ -39,18 +38,6 @@ CHUNK_BYTES = 1 << 20
 # keys of content tags; GCS's etag also changes with labels, so its hashes come first
 _TAGS = ("md5Hash", "crc32c", "ETag", "etag", "blob_id")
 TEMPORARY = "_tmp-"  # prefix of a file that is being written
-
-
-def local_setting(variable: str, default: str = "", remedy: str = "name one, or unset it") -> Path:
-    """Return the local directory that an environment variable names.
-
-    Raises:
-        UsageError: it is a file, or a URL, which would become a directory `s3:` here.
-    """
-    path = os.path.expanduser(os.environ.get(variable) or default)
-    if has_scheme(path) or os.path.isfile(path):
-        raise UsageError(f"{variable}={path} is no local directory; {remedy}")
-    return Path(path)
 
 
 def absolute(path: str) -> str:
@@ -363,8 +350,7 @@ def sha256(path: str, report: Callable[[int], None] | None = None) -> tuple[str,
 
     The file is read into one buffer, so that threads hash in parallel.
 
-    Args:
-        report: called with the number of bytes after each read.
+    `report`: called with the number of bytes after each read.
     """
     digest, size, buffer = hashlib.sha256(), 0, bytearray(CHUNK_BYTES)
     view = memoryview(buffer)

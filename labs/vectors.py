@@ -1,19 +1,25 @@
-"""Files of vectors, which labs share: unit vectors as integers, one file per shard of a corpus.
+"""Files of vectors, which labs share: unit vectors as integers, one file per shard of a corpus;
+and the inputs of their artifacts.
 
 `embed-corpus` (selection) writes them; semantic duplicates, dense search and RAG read them.
 """
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from cloze.core import storage
 from cloze.core.arrow import read_arrow
+from cloze.core.artifacts import fingerprints
+from cloze.core.artifacts.lineage import NearbyArtifacts
 from cloze.core.errors import DataError
 from cloze.core.random_keys import U64
+from cloze.core.stages.worker import JOB, LOGS, Job
 
 F32 = npt.NDArray[np.float32]
 I16 = npt.NDArray[np.int16]
@@ -81,3 +87,23 @@ def read_vectors(path: str) -> tuple[U64, I16]:
         return np.zeros(0, np.uint64), np.zeros((0, width), np.int16)
     column = table["vector"].chunk(0)
     return table["key"].to_numpy(), column.flatten().to_numpy().reshape(-1, width)
+
+
+def find_input(path: str, role: str, fingerprint: str) -> str:
+    """Return an input of the artifact `path`: where it was then, or else near the artifact.
+
+    Raises:
+        DataError: it is in neither place.
+    """
+    with contextlib.suppress(DataError, OSError, ValueError, TypeError, KeyError):
+        recorded = Job.read(storage.join(path, LOGS, JOB)).inputs[role]
+        if fingerprints.input_fingerprint(recorded) == fingerprint:
+            return recorded
+    owner = NearbyArtifacts(path).find(fingerprints.artifact_fingerprint_of(fingerprint))
+    if owner is None:
+        raise DataError(
+            f"the {role} of {path} ({fingerprint[:12]}) is neither where it was nor near it; put "
+            f"them into one directory"
+        )
+    part = fingerprints.subpath_of(fingerprint)
+    return storage.join(owner, part) if part else owner

@@ -104,7 +104,6 @@ def fingerprint(
     """Return the sha256 that identifies a stage's output before it is built.
 
     Args:
-        stage: name of the stage.
         version: raised by hand when the same input gives other output.
         config: config values that affect the result, without paths and execution options.
         parents: fingerprints of the inputs by key.
@@ -142,8 +141,7 @@ def read_manifest(path: str) -> Manifest:
 def find_manifest(path: str) -> Manifest | None:
     """Return the manifest at `path`, read by one request; None if there is none.
 
-    Raises:
-        DataError: it is damaged or of a later format.
+    Raises DataError: it is damaged or of a later format.
     """
     name = storage.join(path, MANIFEST)
     try:
@@ -228,8 +226,7 @@ def changed_inputs(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]
 def read_claim(path: str) -> Claim | None:
     """Return the claim on the directory at `path`; None if it does not exist or is being removed.
 
-    Raises:
-        DataError: the claim is damaged.
+    Raises DataError: the claim is damaged.
     """
     name = storage.join(path, BUILDING)
     try:
@@ -276,10 +273,8 @@ def hash_files(
     """Return size and sha256 of each file below `path`, reading several at a time.
 
     Args:
-        path: directory of the artifact.
         names: file names relative to `path`.
         volatile: patterns of names that are marked as no data.
-        threads: number of files read at once.
         report: called with the number of bytes after each read, from any thread.
         known: sha256 and size of files by name, which are not read.
     """
@@ -313,8 +308,7 @@ def find_artifacts(path: str) -> list[str]:
 
     Links are not followed, and the copies of manifests that MLflow keeps are none.
 
-    Raises:
-        DataError: there is no artifact.
+    Raises DataError: there is no artifact.
     """
     if is_artifact(path):
         return [path]
@@ -336,10 +330,7 @@ def verify(
 ) -> Verification:
     """Read every file of the artifact and compare it with the manifest.
 
-    Args:
-        path: directory of the artifact.
-        threads: number of files read at once.
-        report: called with the number of bytes after each read, from any thread.
+    `report`: called with the number of bytes after each read, from any thread.
     """
     manifest = read_manifest(path)
     recorded = {entry.path: entry for entry in manifest.files}

@@ -15,8 +15,7 @@ TRAINING = "training"  # directory of the files that only `resume` reads
 def recorded_hashes(directory: str) -> dict[str, tuple[str, int]]:
     """Return sha256 and size of each file of a checkpoint, as `checkpoint.json` has them.
 
-    Raises:
-        DataError: the checkpoint is incomplete, or `checkpoint.json` is damaged.
+    Raises DataError: the checkpoint is incomplete, or `checkpoint.json` is damaged.
     """
     name = storage.join(directory, COMPLETE)
     try:
@@ -41,11 +40,9 @@ def recorded_hashes(directory: str) -> dict[str, tuple[str, int]]:
 def verify(directory: str, *, training: bool = True) -> None:
     """Check every file of a complete checkpoint against its recorded size and sha256.
 
-    Args:
-        training: False skips the files that only `resume` reads, most of the bytes.
+    `training`: False skips the files that only `resume` reads, most of the bytes.
 
-    Raises:
-        DataError: the checkpoint is incomplete, or the named file is missing or damaged.
+    Raises DataError: the checkpoint is incomplete, or the named file is missing or damaged.
     """
     recorded, present = recorded_hashes(directory), set(storage.list_files(directory))
     for path, (digest, size) in sorted(recorded.items()):

@@ -57,22 +57,15 @@ class LaunchFence:
     def locked(self) -> Iterator[None]:
         """Compare the token, and block newer launches during the block, which must be short.
 
-        Raises:
-            SupersededError: the token is not the newest.
+        Raises SupersededError: the token is not the newest.
         """
         if not self.token:
             yield
             return
         with _locked(self.path, fcntl.LOCK_SH) as handle:
-            self._compare(_read(self.path, handle))
+            if (newest := _read(self.path, handle)) != self.token:
+                raise _superseded(self.path, newest, self.token)
             yield
-
-    def _compare(self, newest: str) -> None:
-        if newest != self.token:
-            raise SupersededError(
-                f"another launch has taken over {self.path} (token {newest or 'none'}, this launch "
-                f"has {self.token}); this one stops and leaves its checkpoints as they are"
-            )
 
 
 def read(path: str) -> str:
@@ -95,18 +88,24 @@ def start_launch(path: str) -> str:
 def start_attempt(path: str, launch: str) -> LaunchFence:
     """Supersede the earlier attempts of the launch, and return the fence of the new attempt.
 
-    Raises:
-        SupersededError: a newer launch was started.
+    Raises SupersededError: a newer launch was started.
     """
     with _locked(path, fcntl.LOCK_EX) as handle:
         newest = _read(path, handle)
         owner, _, attempt = newest.rpartition(".")
         # A restart may not take back what a newer launch has taken over.
         if owner != launch:
-            LaunchFence(path, launch)._compare(newest)
+            raise _superseded(path, newest, launch)
         fence = LaunchFence(path, f"{launch}.{int(attempt) + 1:06d}")
         _write(path, handle, fence.token)
     return fence
+
+
+def _superseded(path: str, newest: str, own: str) -> SupersededError:
+    return SupersededError(
+        f"another launch has taken over {path} (token {newest or 'none'}, this launch has {own}); "
+        f"this one stops and leaves its checkpoints as they are"
+    )
 
 
 def _read(path: str, handle: int | None) -> str:
@@ -222,8 +221,7 @@ def _entries(steps: str) -> dict[str, bool]:
 def pinned(path: str) -> Iterator[None]:
     """Protect the checkpoint directory at `path` from pruning; several readers may do so at once.
 
-    Raises:
-        DataError: the checkpoint is missing or incomplete, or is being removed.
+    Raises DataError: the checkpoint is missing or incomplete, or is being removed.
     """
     if not storage.is_local(path):
         with _pinned_remotely(path):

@@ -65,8 +65,7 @@ def check_not_foreign(out: str) -> None:
     Other builders may be active there, so only files that none of them can have left count: a
     builder's directory always has the lock, the claim or the manifest.
 
-    Raises:
-        UsageError: `out` is a file, or contains something else.
+    Raises UsageError: `out` is a file, or contains something else.
     """
     files = storage.list_files(out)
     if files == [""]:
@@ -80,8 +79,7 @@ def check_not_foreign(out: str) -> None:
 def check_version(claim: Claim | None, out: str, version: str) -> None:
     """Refuse to continue a build that another version of its stage began.
 
-    Raises:
-        UsageError: the claim names another version, or none, as those before 0.1.0.
+    Raises UsageError: the claim names another version, or none, as those before 0.1.0.
     """
     if claim is not None and claim.fingerprint and claim.version != version:
         raise UsageError(
@@ -102,8 +100,7 @@ def _check(
         The claim of the unfinished build; a claim without a fingerprint means a finished
         artifact.
 
-    Raises:
-        UsageError: the content is foreign, or may be replaced only with `force`.
+    Raises UsageError: the content is foreign, or may be replaced only with `force`.
     """
     claim, stage = read(out), wanted.stage
     if manifest is not None:
@@ -158,11 +155,9 @@ def claim_directory(
         wanted: stage, fingerprint, version, and the content hashes of the finished inputs.
         manifest: manifest of `out`, read under the lock; None: there is none.
 
-    Returns:
-        The claim, with a new token and the build id of the continued build, or else a new id.
+    Returns: The claim, with a new token and the build id of the continued build, or else a new id.
 
-    Raises:
-        UsageError: the content is foreign, or may be replaced only with `force`.
+    Raises UsageError: the content is foreign, or may be replaced only with `force`.
     """
     previous = _check(out, wanted, manifest, force=force)
     build = uuid.uuid4().hex

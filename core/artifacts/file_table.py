@@ -30,21 +30,13 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class FileTable:
-    """Entries of files; iterating reads them.
-
-    Attributes:
-        file: path of the table.
-        count: number of the files.
-        size: bytes of all of them.
-        sha256: hash of the table.
-        content_sha256: see `Manifest.content_sha256`.
-    """
+    """Entries of files; iterating reads them."""
 
     file: str
     count: int
-    size: int
+    size: int  # bytes of all of them
     sha256: str
-    content_sha256: str
+    content_sha256: str  # see `Manifest.content_sha256`
 
     @classmethod
     def write(cls, file: str, entries: Sequence[FileEntry], content_sha256: str) -> FileTable:
@@ -75,8 +67,7 @@ class FileTable:
     def __iter__(self) -> Iterator[FileEntry]:
         """Yield the entries.
 
-        Raises:
-            DataError: the table is missing or damaged.
+        Raises DataError: the table is missing or damaged.
         """
         import pyarrow as pa
 

@@ -24,13 +24,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact, claim
 from cloze.core.errors import DataError
 from cloze.core.hub_names import describe_siblings
 from cloze.core.object_store import within
+from cloze.core.places import cache_directory
 
 DEEPEST_PART = 3  # names below an artifact: checkpoints/step-00008000/tokenizer
 STORE_THREADS = 16  # concurrent requests to a store
@@ -42,11 +42,6 @@ WAIT_SECONDS = 2.0  # for another program that locks the cache
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS hashes (path TEXT PRIMARY KEY, size INT, mtime INT, sha256 TEXT)"
 )
-
-
-def cache_directory() -> Path:
-    """Return `$XDG_CACHE_HOME/cloze`, by default `~/.cache/cloze`."""
-    return storage.local_setting("XDG_CACHE_HOME", "~/.cache") / "cloze"
 
 
 _HUB_ACCOUNT = re.compile(r"hf://(datasets/|spaces/)?[^/]*")  # it has no files of its own
@@ -62,12 +57,6 @@ class Seen:
 
     stamp: Stamp | None
     fingerprint: str
-
-    def describe_resize(self, now: Seen) -> str:
-        """Describe the sizes before and now, if they are known and differ."""
-        if self.stamp is None or now.stamp is None or self.stamp[0] == now.stamp[0]:
-            return ""
-        return f" ({self.stamp[0]:,} bytes before, {now.stamp[0]:,} now)"
 
 
 def hash_by_threads(paths: Sequence[str], stamps: Sequence[Stamp | None]) -> Iterator[str]:
@@ -124,7 +113,10 @@ def difference(before: Mapping[str, Seen], now: Mapping[str, Seen]) -> str | Non
     """Describe a file that changed, was added or was removed; None if there is none."""
     for path in sorted(before.keys() & now.keys()):
         if before[path].fingerprint != now[path].fingerprint:
-            return f"{path} changed while it was read{before[path].describe_resize(now[path])}"
+            stamps = before[path].stamp, now[path].stamp  # None in a store
+            sizes = [f"{stamp[0]:,}" for stamp in stamps if stamp is not None]
+            resize = f" ({sizes[0]} bytes before, {sizes[1]} now)" if len({*sizes}) > 1 else ""
+            return f"{path} changed while it was read{resize}"
     if added := now.keys() - before.keys():
         return f"{min(added)} was added while its directory was read"
     if removed := before.keys() - now.keys():
@@ -154,8 +146,7 @@ def _open_cache() -> Iterator[sqlite3.Connection]:
 def link_unchanged(directory: str, entry: artifact.FileEntry, target: str) -> None:
     """Link a file of the artifact in `directory` (`artifact.link_file`).
 
-    Raises:
-        DataError: it has not the size, or on a disk not the sha256, that the manifest says.
+    Raises DataError: it has not the size, or on a disk not the sha256, that the manifest says.
     """
     source = storage.join(directory, entry.path)
     if int(storage.stat(source)["size"]) != entry.size or (
@@ -282,8 +273,7 @@ def _many_hashes(paths: list[str]) -> dict[str, str]:
 def _stamp(path: str) -> Stamp | None:
     """Return a file's size and time; None: no time, or a store's may change within the same.
 
-    Raises:
-        DataError: a local file cannot be read.
+    Raises DataError: a local file cannot be read.
     """
     if storage.is_local(path):
         try:
@@ -357,8 +347,7 @@ def part_fingerprint(path: str) -> str:
 def input_fingerprint(path: str) -> str:
     """Return the fingerprint of an input: an artifact, a part of one, a file or a directory.
 
-    Raises:
-        DataError: nothing is at `path`, or the directory is empty.
+    Raises DataError: nothing is at `path`, or the directory is empty.
     """
     return memoize(path, lambda: _input_fingerprint(path))
 

@@ -107,8 +107,7 @@ def directories_in(directory: str) -> list[str]:
 def finished_ancestors(path: str) -> dict[str, Manifest]:
     """Return the finished artifact that contains `path`, and those it was made from.
 
-    Returns:
-        Manifests by directory, the nearest first; without artifacts that are not near.
+    Returns: Manifests by directory, the nearest first; without artifacts that are not near.
     """
     owner = storage.absolute(containing_artifact(path))
     nearby, found = NearbyArtifacts(owner), dict[str, Manifest]()

@@ -203,8 +203,7 @@ def locked(out: str) -> Iterator[Callable[[], None]]:
 
     The check raises ClozeError if another builder has taken the lock over.
 
-    Raises:
-        UsageError: another process is building there; the message names it.
+    Raises UsageError: another process is building there; the message names it.
     """
     with _local(out) if storage.is_local(out) else _remote(out) as check:
         yield check

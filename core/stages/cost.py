@@ -30,51 +30,31 @@ class MachineSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostEstimate:
-    """The expected cost of an artifact.
+    """The expected cost of an artifact."""
 
-    Attributes:
-        work: amount of work, in the stage's own unit: bytes, tokens, operations.
-        speed: work per second and unit of `parallelism`, a rough value for use without
-            measurements.
-        startup_seconds: seconds that do not depend on the work, roughly.
-        seconds: total duration, if it is known in advance.
-        parallelism: number of workers or GPUs that share the work.
-        kind: device class, `cpu` or `cuda`; throughputs of other classes are ignored.
-        size: model size in parameters; throughputs of the nearest size are used.
-        disk_bytes: peak disk use of the build.
-        memory_bytes: memory of all processes together.
-        gpu_memory_bytes: memory of each GPU in use.
-        expected_metadata: metadata of the future artifact.
-        note: clause for people about how the artifact will be built, if that depends on amounts.
-    """
-
-    work: float
+    work: float  # amount of work, in the stage's own unit: bytes, tokens, operations
+    # work per second and unit of `parallelism`, a rough value for use without measurements
     speed: float
-    startup_seconds: float = 0.0
-    seconds: float | None = None
-    parallelism: int = 1
-    kind: str = ""
-    size: float = 1.0
-    disk_bytes: int = 0
-    memory_bytes: int = PROCESS_BYTES
-    gpu_memory_bytes: int = 0
+    startup_seconds: float = 0.0  # seconds that do not depend on the work, roughly
+    seconds: float | None = None  # total duration, if it is known in advance
+    parallelism: int = 1  # number of workers or GPUs that share the work
+    kind: str = ""  # device class, `cpu` or `cuda`; throughputs of other classes are ignored
+    size: float = 1.0  # model size in parameters; throughputs of the nearest size are used
+    disk_bytes: int = 0  # peak disk use of the build
+    memory_bytes: int = PROCESS_BYTES  # memory of all processes together
+    gpu_memory_bytes: int = 0  # memory of each GPU in use
     expected_metadata: Metadata = field(default_factory=dict)
+    # clause for people about how the artifact will be built, if that depends on amounts
     note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredThroughput:
-    """The measured speed of a build; see `CostEstimate`.
-
-    Attributes:
-        amount: work done.
-        seconds: seconds without the startup.
-        width: number of workers or GPUs that shared the work.
-    """
+    """The measured speed of a build; see `CostEstimate`."""
 
     amount: float
-    seconds: float
-    width: int = 1
+    seconds: float  # seconds without the startup
+    width: int = 1  # number of workers or GPUs that shared the work
     kind: str = ""
     size: float = 1.0
 
@@ -86,18 +66,13 @@ class MeasuredThroughput:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBuild(Generic[C]):
-    """A build whose cost is asked for.
-
-    Attributes:
-        inputs: metadata of the inputs by role.
-        before: metadata of the node's last artifact.
-    """
+    """A build whose cost is asked for."""
 
     config: C
-    inputs: Mapping[str, Metadata]
+    inputs: Mapping[str, Metadata]  # metadata of the inputs by role
     execution: Execution
     machine: MachineSpec
-    before: Metadata | None = None
+    before: Metadata | None = None  # metadata of the node's last artifact
 
     @property
     def device(self) -> str:

@@ -76,7 +76,9 @@ def execute(
         NotFiniteError: a figure of the result is not finite; the artifact stays unfinished.
     """
     started = time.perf_counter()
-    _check_required_inputs(stage, inputs)
+    for role, spec in stage.inputs.items():
+        if spec.required and role not in map(role_of, inputs):
+            raise UsageError(f"stage {stage.name} needs the input {role!r}; give its artifact")
     config.check_inputs(inputs)
     # Sizes and times of all source files are noted as they are hashed, for the check at the end.
     with fingerprints.watching() as seen:
@@ -136,13 +138,6 @@ def execute(
     )
 
 
-def _check_required_inputs(stage: Stage, inputs: Mapping[str, str]) -> None:
-    roles = set(map(role_of, inputs))
-    for role, spec in stage.inputs.items():
-        if spec.required and role not in roles:
-            raise UsageError(f"stage {stage.name} needs the input {role!r}; give its artifact")
-
-
 def _lineage(
     stage: Stage, config: StageConfig, inputs: Mapping[str, str]
 ) -> tuple[str, dict[str, str]]:
@@ -189,8 +184,7 @@ def _check_inputs_unchanged(
 def _check_not_own_input(out: str, inputs: Mapping[str, str]) -> None:
     """Reject a build over its own input, such as --force on the training that a phase continues.
 
-    Raises:
-        UsageError: an input is `out`, or is inside `out`.
+    Raises UsageError: an input is `out`, or is inside `out`.
     """
     directory = _real_path(out)
     for name, path in inputs.items():

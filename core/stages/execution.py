@@ -13,12 +13,13 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BaseModel, Field, create_model, field_validator, model_validator
 
 from cloze.core.config import Values
 from cloze.core.humanize import parse_duration
+from cloze.core.plugins import installed
 
 DEFAULT_GRACE_SECONDS = 25.0
 # Slurm and Kubernetes get this by default: enough for BERT-large on a shared disk
@@ -136,10 +137,6 @@ class LaunchOptions(Values):
     slurm_options: tuple[str, ...] = ()
     """sbatch option, such as --partition=gpu, for --launcher slurm. Repeatable."""
 
-    kubernetes_options: tuple[str, ...] = ()
-    """Pod setting for --launcher kubernetes: image=…, claim=NAME:/PATH, queue=…
-    (docs/how-to/many-hosts.md). Repeatable."""
-
     hang_seconds: float = Field(default=60.0, ge=0)
     """Abort if a step takes longer than this and ten times the median, and name the rank. 0:
     never."""
@@ -228,6 +225,31 @@ class AttemptOptions(Values):
         return SCHEDULER_GRACE_SECONDS if self.grace_seconds is None else self.grace_seconds
 
 
+# field -> the only launcher that reads it; `with_launchers` adds those of plug-ins
+LAUNCHER_FIELDS = {
+    "hostfile": "ssh",
+    "min_nodes": "ssh",
+    "ssh_options": "ssh",
+    "slurm_options": "slurm",
+}
+M = TypeVar("M", bound=BaseModel)
+
+
+def with_launchers(config: type[M]) -> type[M]:
+    """Add the field `NAME_options` for each launcher of a plug-in whose row says what they are."""
+    rows = (plugin.plugin.rows.get("launchers", {}) for plugin in installed())
+    helps = {name: row.help for named in rows for name, row in named.items() if row.help}
+    LAUNCHER_FIELDS.update((f"{name}_options", name) for name in helps)
+    fields: Any = {
+        f"{name}_options": (tuple[str, ...], Field(default=(), description=text))
+        for name, text in helps.items()
+    }
+    settings: Any = {"__base__": config, "__module__": config.__module__, "__doc__": config.__doc__}
+    extended: type[M] = create_model(config.__name__, **settings, **fields)
+    return extended
+
+
+@with_launchers
 class Execution(AttemptOptions, DeviceOptions, TrainingOptions, LaunchOptions, BeamOptions):
     """All options of how a stage runs."""
 
@@ -258,16 +280,6 @@ class Execution(AttemptOptions, DeviceOptions, TrainingOptions, LaunchOptions, B
         if self.min_nodes is not None and self.hostfile is None and self.min_nodes > self.nodes:
             raise ValueError(f"min_nodes ({self.min_nodes}) must be at most nodes ({self.nodes})")
         return self
-
-
-# field -> the only launcher that reads it
-LAUNCHER_FIELDS = {
-    "hostfile": "ssh",
-    "min_nodes": "ssh",
-    "ssh_options": "ssh",
-    "slurm_options": "slurm",
-    "kubernetes_options": "kubernetes",
-}
 
 
 def without_other_launchers(run: Mapping[str, Any], launcher: str | None) -> dict[str, Any]:

@@ -28,6 +28,7 @@ from cloze.core.stages.execution import Execution
 
 CHECKPOINT = "checkpoint"  # directory of what a stage trained; key of its path in the summary
 BELOW = "/"
+Figures = Mapping[str, Any]  # of a report, by name
 _NAMED_REFERENCE = re.compile(r"([A-Za-z0-9_][A-Za-z0-9_.-]*)=(.+)", re.DOTALL)
 
 
@@ -59,11 +60,7 @@ def assign_input_keys(
 ) -> dict[str, str]:
     """Return the user's inputs, `PATH` or `NAME=PATH`, by input key; a single one needs no name.
 
-    Args:
-        default_name: returns the default name of a path.
-
-    Raises:
-        UsageError: there are no texts, or two have the same name.
+    Raises UsageError: there are no texts, or two have the same name.
     """
     if not texts:
         raise UsageError(f"{role} is empty; give at least one node or path")
@@ -95,9 +92,7 @@ class Reporter:
     def build_started(self, build_id: str) -> None:
         """Report that the build starts in a claimed directory; not called if cached."""
 
-    def progress(
-        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
-    ) -> None:
+    def progress(self, done: float, total: float | None, unit: str, figures: Figures) -> None:
         """Report the progress of the stage; `total` is None if unknown."""
 
     def queued(self, reason: str) -> None:
@@ -220,69 +215,52 @@ def deferred(reference: str) -> Callable[[Any, BuildContext], StageResult]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """The input that a stage reads under a role: an artifact, or a directory or file instead.
+    """The input that a stage reads under a role: an artifact, or a directory or file instead."""
 
-    Attributes:
-        kinds: stages whose artifacts are accepted, and those that stand for them
-            (`plugins.Row`). The nearest such node before this one in the graph is the default
-            input; empty: no default.
-        explicit_kinds: further accepted stages, only if the run's config names the node.
-        required: the stage cannot run without this input.
-        explicit_only: the input is used only if the run's config names it.
-        multiple: the role takes several inputs, which then have names.
-        inherited_fields: config fields whose values are taken from the node that provides this
-            input, unless the run's config sets them. Example: an evaluation reads its model's
-            training data.
-        option: option of the stage's command. Default: `--ROLE`.
-        help: help of that option, if the command has none for it.
-    """
-
+    # stages whose artifacts are accepted, and those that stand for them (`plugins.Row`). The
+    # nearest such node before this one in the graph is the default input; empty: no default.
     kinds: tuple[str, ...] = ()
+    # further accepted stages, only if the run's config names the node
     explicit_kinds: tuple[str, ...] = ()
     required: bool = False
-    explicit_only: bool = False
-    multiple: bool = False
+    explicit_only: bool = False  # the input is used only if the run's config names it
+    multiple: bool = False  # the role takes several inputs, which then have names
+    # config fields whose values are taken from the node that provides this input, unless the run's
+    # config sets them. Example: an evaluation reads its model's training data.
     inherited_fields: tuple[str, ...] = ()
-    option: str = ""
-    help: str = ""
+    option: str = ""  # option of the stage's command. Default: `--ROLE`.
+    help: str = ""  # help of that option, if the command has none for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """The definition of a stage; `flows/graph/stages.py` has the table of all stages.
-
-    Attributes:
-        version: raised when the same input gives other output, or a default of the config changes;
-            a golden test checks both.
-        inputs: input specifications by role.
-        reads_all_nodes: the stage reads every node of the run that does not itself do so; the
-            inputs have the names of the nodes.
-        unhashed_files: patterns of files that contain times, excluded from the content hash.
-        worker: package whose module `worker` runs the stage in its own process; None: run in the
-            caller's process, or by the worker of `cloze.flows` where a launcher starts it.
-        parallel: the stage runs as several processes, one per rank.
-        unread: fields of `Execution` that a parallel stage does not read.
-        on_gpu: the stage computes on a GPU if there is one.
-        outputs: keys of the summary whose values are paths relative to the artifact.
-        headline: returns a short line for the terminal from the summary.
-        cost_model: estimates duration, disk and memory; None: no estimate.
-        comparison_metrics: keys of numbers in the summary, or nested in it, for comparing runs.
-    """
+    """The definition of a stage; `flows/graph/stages.py` has the table of all stages."""
 
     name: str
+    # raised when the same input gives other output, or a default of the config changes; a golden
+    # test checks both
     version: int
     config: type[StageConfig]
     run: Callable[[Any, BuildContext], StageResult]
     inputs: Mapping[str, InputSpec] = field(default_factory=dict)
+    # the stage reads every node of the run that does not itself do so; the inputs have the names of
+    # the nodes
     reads_all_nodes: bool = False
+    # patterns of files that contain times, excluded from the content hash
     unhashed_files: tuple[str, ...] = ()
+    # package whose module `worker` runs the stage in its own process; None: run in the caller's
+    # process, or by the worker of `cloze.flows` where a launcher starts it
     worker: str | None = None
-    parallel: bool = False
+    parallel: bool = False  # the stage runs as several processes, one per rank
+    # fields of `Execution` that a parallel stage does not read
     unread: frozenset[str] = frozenset()
-    on_gpu: bool = False
+    on_gpu: bool = False  # the stage computes on a GPU if there is one
+    # keys of the summary whose values are paths relative to the artifact
     outputs: tuple[str, ...] = ()
+    # returns a short line for the terminal from the summary
     headline: Callable[[Mapping[str, Any]], str] = lambda summary: ""
-    cost_model: CostModel | None = None
+    cost_model: CostModel | None = None  # estimates duration, disk and memory; None: no estimate
+    # keys of numbers in the summary, or nested in it, for comparing runs
     comparison_metrics: tuple[str, ...] = ()
 
     @property
@@ -306,8 +284,7 @@ class Stage:
     def check_figures(self, summary: Mapping[str, Any]) -> None:
         """Check that the metrics are finite.
 
-        Raises:
-            NotFiniteError: one is not. A training's last `loss` may be that of a skipped step.
+        Raises NotFiniteError: one is not. A training's last `loss` may be that of a skipped step.
         """
         metrics = self.compared_metrics(summary).items()
         check_figures(self.name, {name: value for name, value in metrics if name != "loss"})

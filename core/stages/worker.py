@@ -31,15 +31,13 @@ from pkgutil import resolve_name
 from typing import Any
 
 from cloze.core import errors, plugins, storage
-from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.checkpoints import TOKEN
-from cloze.core.artifacts.fingerprints import cache_directory
-from cloze.core.artifacts.lineage import NearbyArtifacts
 from cloze.core.errors import UsageError
+from cloze.core.places import cache_directory
 from cloze.core.processes import HeartbeatWriter, die_with_parent
 from cloze.core.secrets import holds_secret
 from cloze.core.stages.execution import Execution, TrainingOptions
-from cloze.core.stages.stage import BuildContext, Reporter, Stage, StageResult
+from cloze.core.stages.stage import BuildContext, Figures, Reporter, Stage, StageResult
 
 EVENTS_FD = "CLOZE_EVENTS_FD"
 LOGS = "_logs"  # in the artifact's directory
@@ -49,11 +47,7 @@ JOB = "job.json"  # in LOGS: the job of the last start, for `cloze resume`
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A stage to run: its reference (`module:STAGE`) and the arguments of `run`, as JSON.
-
-    Attributes:
-        source: copy of the package that the processes import; empty: they have none.
-    """
+    """A stage to run: its reference (`module:STAGE`) and the arguments of `run`, as JSON."""
 
     stage: str
     reference: str
@@ -64,7 +58,7 @@ class Job:
     fingerprint: str
     build_id: str = ""
     token: str = ""
-    source: str = ""
+    source: str = ""  # copy of the package that the processes import; empty: they have none
 
     def write(self, path: str) -> None:
         content = asdict(self)
@@ -73,26 +67,6 @@ class Job:
     @classmethod
     def read(cls, path: str) -> Job:
         return cls(**json.loads(storage.read_text(path)))
-
-
-def find_input(path: str, role: str, fingerprint: str) -> str:
-    """Return an input of the artifact `path`: where it was then, or else near the artifact.
-
-    Raises:
-        DataError: it is in neither place.
-    """
-    with contextlib.suppress(errors.DataError, OSError, ValueError, TypeError, KeyError):
-        recorded = Job.read(storage.join(path, LOGS, JOB)).inputs[role]
-        if fingerprints.input_fingerprint(recorded) == fingerprint:
-            return recorded
-    owner = NearbyArtifacts(path).find(fingerprints.artifact_fingerprint_of(fingerprint))
-    if owner is None:
-        raise errors.DataError(
-            f"the {role} of {path} ({fingerprint[:12]}) is neither where it was nor near it; put "
-            f"them into one directory"
-        )
-    part = fingerprints.subpath_of(fingerprint)
-    return storage.join(owner, part) if part else owner
 
 
 class PipeReporter(Reporter):
@@ -108,9 +82,7 @@ class PipeReporter(Reporter):
         if self._stream is not None:
             self._stream.write(json.dumps(event) + "\n")
 
-    def progress(
-        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
-    ) -> None:
+    def progress(self, done: float, total: float | None, unit: str, figures: Figures) -> None:
         self.send({"progress": [done, total, unit, dict(figures)]})
 
     def metrics(self, values: Mapping[str, Any]) -> None:
@@ -140,8 +112,7 @@ def run(job: Job, package: str, events: PipeReporter) -> tuple[StageResult, Coun
         package: package of this worker; stages of other packages are rejected, but for plug-ins',
             so that no job file makes a worker import a forbidden library.
 
-    Raises:
-        UsageError: the stage is in another package.
+    Raises UsageError: the stage is in another package.
     """
     is_known = job.reference.startswith(f"{package}.") or plugins.is_stage(job.reference)
     stage: Stage | None = resolve_name(job.reference) if is_known else None

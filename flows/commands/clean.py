@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.places import runs_directory
 from cloze.flows.commands.base.field_options import FiniteRange
 from cloze.flows.commands.base.options import complete_from, emit, json_option
 
@@ -16,7 +17,6 @@ SHOWN = 30  # rows of the table
 
 
 def _run_names(ctx: click.Context) -> list[str]:
-    from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import targets
 
     return targets.run_names(runs_directory())
@@ -40,7 +40,6 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
     Kept are the current results of other runs, champions, whatever a run in progress uses, and
     everything from which those were made.
     """
-    from cloze.flows.graph.plan import runs_directory
     from cloze.flows.nightly import journal
     from cloze.flows.run import retention
 

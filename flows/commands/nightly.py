@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloze.core import places
 from cloze.core.errors import UsageError
 from cloze.core.humanize import on_one_line
 from cloze.flows.commands.base.options import emit, json_option
@@ -150,13 +151,12 @@ def champion(rollback: bool, promote: str | None, reason: str | None, as_json: b
 
     The lineage leads back to the source files.
     """
-    from cloze.flows.graph import plan
     from cloze.flows.nightly import journal as journals
     from cloze.flows.nightly import registration
     from cloze.flows.run.targets import resolve_path
     from cloze.flows.views import terminal
 
-    journal = journals.Journal(plan.runs_directory())
+    journal = journals.Journal(places.runs_directory())
     if rollback and promote:
         raise UsageError("--promote and --rollback exclude each other; give one of them")
     if reason is not None and not (rollback or promote):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,7 @@ import click
 from rich.markup import escape
 
 from cloze.core import storage
+from cloze.core.places import runs_directory
 from cloze.flows.commands.base.options import Command, complete_from, emit, json_option
 from cloze.flows.commands.base.stage_command import parse_overrides
 
@@ -143,7 +145,7 @@ def show_plan(session: RunSession, as_json: bool) -> None:
     nodes = [
         {
             "name": step.name, "stage": step.node.stage, "why": step.reason,
-            "cached": step.cached, **estimates[step.name].as_json(),
+            "cached": step.cached, **asdict(estimates[step.name]),
             "launcher": step.node.execution.launcher,
             "resources": estimate.resources(step, estimates[step.name]).model_dump(),
             "inputs": step.inputs, "after": list(step.depends_on),
@@ -159,10 +161,7 @@ def show_plan(session: RunSession, as_json: bool) -> None:
 def start(session: RunSession, *, prefect: bool | None, as_json: bool) -> None:
     """Run a session to its end and print the results.
 
-    Args:
-        session: the planned run.
-        prefect: run as a Prefect flow; None: only if a known server responds.
-        as_json: print one JSON object on standard output.
+    `prefect`: run as a Prefect flow; None: only if a known server responds.
     """
     from cloze.flows.graph.plan import result_json
     from cloze.flows.run.session import run_plain
@@ -207,7 +206,6 @@ def _show_results(session: RunSession, results: Mapping[str, BuildResult]) -> No
 
 def _with_prefect(session: RunSession, requested: bool | None) -> bool:
     """Decide whether to run as a Prefect flow, and export the API of the server to use."""
-    from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import server_addresses
 
     if requested is False:

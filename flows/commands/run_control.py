@@ -11,6 +11,7 @@ import click
 from cloze.core import storage
 from cloze.core.errors import DataError, UsageError, shell_command
 from cloze.core.humanize import printable
+from cloze.core.places import runs_directory
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
 from cloze.flows.commands.base.stage_command import (
     OF_EXECUTION,
@@ -38,7 +39,6 @@ def status(target: str | None, as_json: bool) -> None:
     run, a node, or the directory of an artifact.
     """
     from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import status_file, targets
     from cloze.flows.views import run_tables, terminal
 
@@ -170,7 +170,6 @@ def cancel(target: str, as_json: bool) -> None:
 
 
 def _cancel_artifact(path: str, as_json: bool) -> None:
-    from cloze.flows.graph.plan import runs_directory
     from cloze.flows.launch import cancel_requests, coordinator
     from cloze.flows.run import status_file
 
@@ -198,7 +197,6 @@ def _how_to_continue(path: str) -> str:
 
 
 def _cancel_run(name: str, as_json: bool, remedy: str) -> None:
-    from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import cancellation, status_file
 
     record = cancellation.cancel(runs_directory(), name, _note)
@@ -253,7 +251,6 @@ def resume(
     machine alone.
     """
     from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import source, targets
 
     changes = {
@@ -276,7 +273,6 @@ def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_
     from cloze.core.stages.execution import without_other_launchers
     from cloze.flows.commands.run import start
     from cloze.flows.graph.config import NAME, RunConfig
-    from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import status_file
     from cloze.flows.run.node_reporter import StartedNodes
     from cloze.flows.run.session import RunParameters, RunSession
@@ -315,8 +311,7 @@ def _with_secrets(
 ) -> Mapping[str, Any]:
     """Return the config of a run with its secrets, which the record lacks, read from their source.
 
-    Raises:
-        UsageError: the source has changed or lacks the secrets.
+    Raises UsageError: the source has changed or lacks the secrets.
     """
     from cloze.core.secrets import REDACTED, redact
     from cloze.flows.graph import config as configs

@@ -13,14 +13,18 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloze.core import processes, storage
+from cloze.core.artifacts import artifact, claim, fingerprints
+from cloze.core.artifacts.artifact import Verification
+from cloze.core.artifacts.lineage import NearbyArtifacts, containing_artifact
 from cloze.core.errors import DataError, UsageError, require_packages
 from cloze.core.humanize import on_one_line, printable
+from cloze.core.places import runs_directory
+from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.commands.base.field_options import TABLES, Count
 from cloze.flows.commands.base.options import Command, complete_targets, emit, json_option
+from cloze.flows.run import server_addresses, targets
 
 if TYPE_CHECKING:
-    from cloze.core.artifacts.artifact import Verification
-    from cloze.core.artifacts.lineage import NearbyArtifacts
     from cloze.flows.doctor.machine import Finding
 
 
@@ -39,12 +43,10 @@ def deploy(api: str | None, as_json: bool) -> None:
     "30 3 * * * Europe/Berlin". Failed runs are reported to CLOZE_NOTIFY: a webhook URL (such as
     Slack's), TYPE/NAME of a notification block in Prefect, such as sendgrid-email/team, or none.
     """
-    from cloze.flows.graph import plan
     from cloze.flows.prefect.environment import prepare_prefect
-    from cloze.flows.run import server_addresses
 
     prepare_prefect()
-    api = api or server_addresses.api(plan.runs_directory())
+    api = api or server_addresses.api(runs_directory())
     from cloze.flows.prefect import deploy as deploying
 
     deployment = deploying.deploy(api)
@@ -211,9 +213,6 @@ def lineage(target: str, as_json: bool) -> None:
     TARGET is a node (RUN/NODE), or the directory of an artifact or checkpoint. Parents are searched
     near it.
     """
-    from cloze.core.artifacts import artifact, fingerprints
-    from cloze.flows.run import targets
-
     path = targets.resolve(target).path
     path = path if storage.has_scheme(path) else os.path.realpath(path)
     fingerprint = fingerprints.artifact_fingerprint(path) or fingerprints.part_fingerprint(path)
@@ -227,29 +226,25 @@ def lineage(target: str, as_json: bool) -> None:
 def lineage_tree(fingerprint: str, path: str) -> dict[str, Any]:
     """Return the lineage of an artifact, or of a part of one, as a tree.
 
-    Args:
-        fingerprint: fingerprint of the artifact or part.
-        path: current or former path; ancestors are searched near it.
+    `path`: current or former path; ancestors are searched near it.
     """
-    from cloze.core.artifacts.lineage import NearbyArtifacts
-
     return _ancestors(fingerprint, NearbyArtifacts(path))
 
 
 def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
     """Return the metadata of the artifact, or part, with that fingerprint, and of all ancestors."""
-    from cloze.core.artifacts import artifact, claim, fingerprints
-
     path = nearby.find(fingerprints.artifact_fingerprint_of(fingerprint))
     if path is None:
         return {"fingerprint": fingerprint, "parents": {}}
     subpath = fingerprints.subpath_of(fingerprint)
     row = {"artifact": path, "fingerprint": fingerprint, **({"part": subpath} if subpath else {})}
     if not artifact.is_artifact(path):
-        builder = claim.read(path)
+        builder, recorded = claim.read(path), dict[str, str]()
+        with contextlib.suppress(DataError, OSError, ValueError, TypeError):  # just started
+            recorded = Job.read(posixpath.join(path, LOGS, JOB)).inputs
         inputs = {
             role: fingerprints.artifact_fingerprint(source) or fingerprints.part_fingerprint(source)
-            for role, source in _recorded_inputs(path).items()
+            for role, source in recorded.items()
         }
         parents = {role: _ancestors(parent, nearby) for role, parent in inputs.items() if parent}
         stage = builder.stage if builder else ""
@@ -260,15 +255,6 @@ def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
         for role, parent in manifest.parents.items()
     }
     return {"stage": manifest.stage, **row, "created": manifest.created, "parents": parents}
-
-
-def _recorded_inputs(path: str) -> dict[str, str]:
-    """Return the input paths of the unfinished artifact at `path`, by role."""
-    from cloze.core.stages.worker import JOB, LOGS, Job
-
-    with contextlib.suppress(DataError, OSError, ValueError, TypeError):  # just started
-        return dict(Job.read(posixpath.join(path, LOGS, JOB)).inputs)
-    return {}
 
 
 def _source_files(role: str, config: Mapping[str, Any]) -> dict[str, list[str]]:
@@ -313,10 +299,6 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
     """
     from rich import progress as bars
 
-    from cloze.core.artifacts import artifact
-    from cloze.core.artifacts.lineage import containing_artifact
-    from cloze.flows.graph.plan import runs_directory
-    from cloze.flows.run import targets
     from cloze.flows.views import terminal
 
     resolved = targets.resolve(target)

@@ -12,11 +12,11 @@ from typing import Any
 from cloze.core import processes, storage
 from cloze.core.config import StageConfig
 from cloze.core.humanize import format_bytes
+from cloze.core.places import runs_directory
 from cloze.core.stages.execution import Execution, Resources
 from cloze.core.stages.stage import BuildContext, Reporter, Stage, StageResult
 from cloze.flows.doctor import machine
 from cloze.flows.doctor.machine import Finding, run_check
-from cloze.flows.graph.plan import runs_directory
 from cloze.flows.launch import site
 from cloze.flows.launch.coordinator import run_in_worker_processes
 from cloze.flows.machine import slots
@@ -67,8 +67,7 @@ def checks(launcher: str, say: Callable[[str], None]) -> Iterator[Finding]:
         launcher: name of the launcher; its options come from the site's file.
         say: called with the reason why the job waits.
 
-    Raises:
-        ClozeError: the launcher cannot start the job, or the job fails.
+    Raises ClozeError: the launcher cannot start the job, or the job fails.
     """
     yield Finding(check="site", observed=f"{site.path()}{'' if site.path().exists() else ': none'}")
     runs = runs_directory().absolute()

@@ -24,8 +24,8 @@ from packaging.version import Version
 from cloze.core import plugins, processes
 from cloze.core.errors import UsageError, describe_error, did_you_mean
 from cloze.core.humanize import format_bytes
+from cloze.core.places import runs_directory
 from cloze.flows.data import DATA
-from cloze.flows.graph.plan import runs_directory
 from cloze.flows.machine import slots
 from cloze.flows.run import retention
 from cloze.flows.tracking.spool import DIRECTORY
@@ -33,25 +33,16 @@ from cloze.flows.tracking.spool import DIRECTORY
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A result of a check, one line of the output.
-
-    Attributes:
-        check: name of the check.
-        observed: what the check found.
-        ok: the finding needs no action.
-        fix: remedy if `ok` is false.
-        repair: function that applies the remedy; None: the user must apply it.
-        fixed: `repair` was called and removed the finding.
-        failed: error of `repair`.
-    """
+    """A result of a check, one line of the output."""
 
     check: str
     observed: str
-    ok: bool = True
-    fix: str = ""
+    ok: bool = True  # the finding needs no action
+    fix: str = ""  # remedy if `ok` is false
+    # function that applies the remedy; None: the user must apply it
     repair: Callable[[], object] | None = None
-    fixed: bool = False
-    failed: str = ""
+    fixed: bool = False  # `repair` was called and removed the finding
+    failed: str = ""  # error of `repair`
 
     @property
     def key(self) -> tuple[str, str]:
@@ -154,32 +145,31 @@ def python() -> Iterator[Finding]:
 def packages() -> Iterator[Finding]:
     """Check the required packages, known conflicts, and differences from the tested versions."""
     optional = dict(OPTIONAL)
-    absent = [extra for extra, names in EXTRAS.items() if not any(map(_is_installed, names))]
+    absent = [extra for extra, names in EXTRAS.items() if not any(map(_version, names))]
     if len(absent) < len(EXTRAS):
         for extra in absent:
             optional |= dict.fromkeys(EXTRAS[extra], f"belongs to the extra {extra}")
+    tested, untested = _tested_requirements(), []
     for name in PACKAGES:
-        try:
-            yield _package(name, metadata.version(name))
-        except metadata.PackageNotFoundError:
-            if name in optional:
-                yield Finding(name, f"not installed ({optional[name]})")
-            else:
-                fix = f"pip install {_tested_requirements().get(name, name)}"
-                yield problem(name, "not installed", fix)
-    untested = [
-        f"{name} {metadata.version(name)} (tested: {tested})" for name, tested in _untested()
-    ]
+        if (version := _version(name)) is not None:
+            yield _package(name, version)
+            specifier = Requirement(tested.get(name, name)).specifier
+            if Version(version) not in specifier:
+                usual = str(specifier).removeprefix("==")
+                untested.append(f"{name} {version} (tested: {usual})")
+        elif name in optional:
+            yield Finding(name, f"not installed ({optional[name]})")
+        else:
+            yield problem(name, "not installed", f"pip install {tested.get(name, name)}")
     if untested:
         yield Finding("versions", f"not the tested ones: {', '.join(untested)}")
 
 
-def _is_installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+def _version(name: str) -> str | None:
+    """Return the version of an installed package."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(name)
+    return None
 
 
 def _package(name: str, version: str) -> Finding:
@@ -200,20 +190,6 @@ def _tested_requirements() -> dict[str, str]:
                 name = requirement.name.lower().replace("_", "-")
                 requirements[name] = f"{requirement.name}{requirement.specifier}"
     return requirements
-
-
-def _untested() -> Iterator[tuple[str, str]]:
-    """Yield the packages whose installed version is not the tested one, and the tested one."""
-    tested = _tested_requirements()
-    for name in PACKAGES:
-        if name in tested:
-            requirement = Requirement(tested[name])
-            try:
-                installed = Version(metadata.version(name))
-            except metadata.PackageNotFoundError:
-                continue
-            if installed not in requirement.specifier:
-                yield name, str(requirement.specifier).removeprefix("==")
 
 
 # Tables with rows of plug-ins, and where they are: to see that each row can be imported.

@@ -14,9 +14,9 @@ import psutil
 
 from cloze.core.errors import ClozeError
 from cloze.core.humanize import format_bytes, format_duration
-from cloze.core.processes import PARENT_PID
+from cloze.core.places import runs_directory
+from cloze.core.processes import PARENT_PID, process_state
 from cloze.flows.doctor.machine import Finding, problem
-from cloze.flows.graph.plan import runs_directory
 from cloze.flows.machine import slots
 from cloze.flows.prefect import sweep
 from cloze.flows.run import server_addresses, status_file
@@ -43,10 +43,12 @@ def servers() -> Iterator[Finding]:
             f"(process {current['pid']}) and start it again"
         )
         is_starting = service["state"] in ("starting", "waiting") and not service["restarts"]
-        yield Finding(
-            service["title"], _describe_service(service), ok=is_up or is_starting, fix=fix
-        )
-    if server_addresses.is_stopped(current.get("pid", 0)):
+        phrases = [service["state"], service["address"]]
+        if service["restarts"]:
+            phrases.append(f"restarted {service['restarts']} times; last: {service['last']}")
+        observed = ", ".join(filter(None, phrases))
+        yield Finding(service["title"], observed, ok=is_up or is_starting, fix=fix)
+    if process_state(current.get("pid", 0)) == "T":
         yield _stopped("cloze ui", current["pid"])
     if not current:
         yield Finding("servers", f"none run for {runs.resolve()}; `cloze ui` starts them")
@@ -228,13 +230,6 @@ def refused_records() -> Iterator[Finding]:
         " kept",
         partial(requeue, spools),
     )
-
-
-def _describe_service(service: dict[str, object]) -> str:
-    phrases = [str(service["state"]), str(service["address"] or "")]
-    if service["restarts"]:
-        phrases.append(f"restarted {service['restarts']} times; last: {service['last']}")
-    return ", ".join(phrase for phrase in phrases if phrase)
 
 
 def _is_in_namespace(pid: int) -> bool:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 from cloze.core.artifacts.checkpoints import parse_step
-from cloze.core.config import StageConfig
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.stages.stage import role_of
 from cloze.flows.graph.nodes import InputSource, Node
@@ -15,7 +14,7 @@ from cloze.flows.graph.overrides import combinations, merge, plain_axes, substit
 from cloze.flows.graph.sections import (
     AVAILABLE,
     NEVER,
-    InputFinder,
+    Candidate,
     LeftOutError,
     PartialGraph,
     Section,
@@ -29,12 +28,8 @@ GATHERED = "nodes"  # config field of stages that read all nodes
 MILESTONES = "milestones"  # config field with the steps whose checkpoints are never deleted
 
 
-class GraphBuilder:
-    """Graph builder: first sections with named inputs, then those that read all nodes.
-
-    Attributes:
-        graph: nodes, and reasons for nodes that are left out.
-    """
+class GraphBuilder(PartialGraph):
+    """Graph builder: first sections with named inputs, then those that read all nodes."""
 
     def __init__(
         self,
@@ -46,7 +41,6 @@ class GraphBuilder:
 
         Args:
             sections: values of the sections, in the file's order.
-            run: execution settings of the run.
             tokenizer: path of an existing vocabulary, which replaces the vocab node.
         """
         inherited = {name: inherit(sections, name) for name in sections}
@@ -58,22 +52,29 @@ class GraphBuilder:
             for name, values in inherited.items()
             if name not in never
         }
-        self.graph = PartialGraph(sections=active, never=never, tokenizer=tokenizer)
-        self._finder = InputFinder(self.graph, self.instances)
+        super().__init__(sections=active, never=never, tokenizer=tokenizer)
         self._instances: dict[str, list[Node]] = {}
         for reads_all in (False, True):
             for name, section in active.items():
                 if section.stage.reads_all_nodes == reads_all:
                     self.instances(name)
-        self._keep_milestones()
+        # The checkpoints that other nodes read are milestones of their trainings.
+        for node in list(self.nodes.values()):
+            for origin in node.inputs.values():
+                if origin.node is not None and (step := parse_step(origin.path)) >= 0:
+                    config = self.nodes[origin.node].config
+                    if MILESTONES in type(config).model_fields:
+                        steps = tuple(sorted({*getattr(config, MILESTONES), step}))
+                        config = config.model_copy(update={MILESTONES: steps})
+                        kept = replace(self.nodes[origin.node], config=config)
+                        self.nodes[origin.node] = kept
 
     def instances(self, name: str) -> list[Node]:
         """Return the nodes of a section, and make them first if necessary.
 
-        Raises:
-            UsageError: the nodes depend on each other in a cycle.
+        Raises UsageError: the nodes depend on each other in a cycle.
         """
-        pending = self.graph.pending
+        pending = self.pending
         if name in pending:
             cycle = " -> ".join([*pending[pending.index(name) :], name])
             raise UsageError(
@@ -82,7 +83,7 @@ class GraphBuilder:
             )
         if name not in self._instances:
             pending.append(name)
-            section = self.graph.sections[name]
+            section = self.sections[name]
             make = self._gather if section.stage.reads_all_nodes else self._expand
             self._instances[name] = [node for node in make(section) if node is not None]
             pending.pop()
@@ -111,22 +112,20 @@ class GraphBuilder:
                             f"{section.name}.matrix.{axis} is no field of {section.stage_name}, "
                             f"and nothing there says {{{axis}}}; {did_you_mean(axis, fields)}"
                         )
+                lent = {  # see `InputSpec.inherited_fields`
+                    field: getattr(config, field)
+                    for role, origin in inputs.items()
+                    if origin.node is not None
+                    for config in [self.nodes[origin.node].config]
+                    for field in stage.inputs[role_of(role)].inherited_fields
+                    if field in type(config).model_fields
+                }
                 values = {
-                    **self._lent(section, inputs),
+                    **lent,
                     **substitute_axes(settings, axes),
                     **{axis: combination[axis] for axis in plain if axis in fields},
                 }
-                yield self.graph.add_node(section, values, axes, inputs)
-
-    def _lent(self, section: Section, inputs: Mapping[str, InputSource]) -> dict[str, Any]:
-        """Return the fields inherited from the input nodes; see `InputSpec.inherited_fields`."""
-        return {
-            field: getattr(self.graph.nodes[origin.node].config, field)
-            for role, origin in inputs.items()
-            if origin.node is not None
-            for field in section.stage.inputs[role_of(role)].inherited_fields
-            if field in type(self.graph.nodes[origin.node].config).model_fields
-        }
+                yield self.add_node(section, values, axes, inputs)
 
     def _choices(
         self, section: Section, references: Mapping[str, Any], combination: Mapping[str, Any]
@@ -136,7 +135,6 @@ class GraphBuilder:
         If an input is left out, the rest of the nodes are recorded as left out.
 
         Args:
-            section: the section whose inputs are chosen.
             references: references by role; None: the config names none.
             combination: values of the section's own axes.
         """
@@ -151,40 +149,32 @@ class GraphBuilder:
                     continue
                 role = _next_role(section, texts, axes)
                 reference = substitute_axes(texts.pop(role), axes)
-                if matches := self._finder.matches(section, role, reference):
+                if matches := self.matches(section, role, reference):
                     partial.append(({**texts, **matches}, axes, inputs))
                     continue
-                candidates = list(self._finder.candidates(section, role, reference))
+                candidates = list(self.candidates(section, role, reference))
                 joined = [
                     (dict(texts), {**axes, **values}, {**inputs, role: origin})
                     for values, origin in candidates
                     if all(axes.get(axis, value) == value for axis, value in values.items())
                 ]
                 if candidates and not joined and not inputs:
-                    raise self._no_match(section, axes, *candidates[0])
+                    raise self._no_match(section, axes, candidates[0])
                 partial += reversed(joined) if candidates else [(texts, axes, inputs)]
         except LeftOutError as error:
             if str(error):  # without a message, the config itself excludes the node
-                self.graph.left_out[node_name(section, combination)] = str(error)
+                self.left_out[node_name(section, combination)] = str(error)
 
     def _no_match(
-        self,
-        section: Section,
-        axes: Mapping[str, Any],
-        values: Mapping[str, Any],
-        origin: InputSource,
+        self, section: Section, axes: Mapping[str, Any], candidate: Candidate
     ) -> Exception:
         """Return the error of a node whose matrix values no instance of an input has.
 
-        Args:
-            section: the section of the node.
-            axes: matrix values of the node.
-            values: matrix values of an instance of the input.
-            origin: that instance.
+        `axes`: matrix values of the node; `candidate`: one of the instances.
         """
-        graph, source = self.graph, origin.node
-        source_section = graph.nodes[source].section if source else source
-        for other in graph.lacking:
+        values, source = candidate[0], candidate[1].node
+        source_section = self.nodes[source].section if source else source
+        for other in self.lacking:
             agrees = all(axes.get(axis, value) == value for axis, value in other.values.items())
             if source is not None and other.section == source_section and agrees:
                 return LeftOutError(f"needs {other.name}, which is left out")
@@ -200,25 +190,14 @@ class GraphBuilder:
         """Make the node of a stage that reads every node with named inputs."""
         nodes = {
             name: node
-            for name, node in self.graph.nodes.items()
-            if not self.graph.sections[node.section].stage.reads_all_nodes
+            for name, node in self.nodes.items()
+            if not self.sections[node.section].stage.reads_all_nodes
         }
-        placements = {}
-        # the stage needs the position of each node
+        values = dict(section.fields)
         if GATHERED in section.stage.config.model_fields:
-            placements[GATHERED] = {name: _placement(node) for name, node in nodes.items()}
+            values[GATHERED] = {name: node.placement for name, node in nodes.items()}
         inputs = {name: InputSource(node=name) for name in nodes}
-        yield self.graph.add_node(section, {**section.fields, **placements}, {}, inputs)
-
-    def _keep_milestones(self) -> None:
-        """Add the checkpoints that other nodes read to the milestones of their trainings."""
-        nodes = self.graph.nodes
-        for node in list(nodes.values()):
-            for origin in node.inputs.values():
-                if origin.node is not None and parse_step(origin.path) >= 0:
-                    producer = nodes[origin.node]
-                    config = _with_milestone(producer.config, parse_step(origin.path))
-                    nodes[producer.name] = replace(producer, config=config)
+        yield self.add_node(section, values, {}, inputs)
 
 
 def _next_role(section: Section, texts: Mapping[str, Any], axes: Mapping[str, Any]) -> str:
@@ -231,20 +210,3 @@ def _next_role(section: Section, texts: Mapping[str, Any], axes: Mapping[str, An
         f"{section.name}.{role} ({text!r}) refers to an axis that this node lacks;"
         f" use {set(axes) or '{}'}"
     )
-
-
-def _placement(node: Node) -> dict[str, Any]:
-    """Return a node's section, its matrix values, and the nodes that it reads by role."""
-    inputs = {
-        role: f"{source.node}/{source.path}" if source.path else source.node
-        for role, source in node.inputs.items()
-        if source.node is not None
-    }
-    return {"section": node.section, "values": dict(node.values), "inputs": inputs}
-
-
-def _with_milestone(config: StageConfig, step: int) -> StageConfig:
-    if MILESTONES not in type(config).model_fields:
-        return config
-    steps = tuple(sorted({*getattr(config, MILESTONES), step}))
-    return config.model_copy(update={MILESTONES: steps})

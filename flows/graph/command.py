@@ -21,7 +21,7 @@ from cloze.core import storage
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import parse_config
 from cloze.core.stages.execution import Execution
-from cloze.core.stages.stage import NULL_REPORTER, BuildContext, Reporter
+from cloze.core.stages.stage import NULL_REPORTER, BuildContext, Figures, Reporter
 from cloze.flows.graph import stages
 from cloze.flows.graph.nodes import Node
 
@@ -31,17 +31,11 @@ RETAINED_COMMANDS = 100  # commands whose records are kept
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommandConfig:
-    """Graph of a command; replaces a `RunConfig` in a session.
+    """Graph of a command; replaces a `RunConfig` in a session."""
 
-    Attributes:
-        node: the only node; `node.out` is the artifact's directory.
-        directory: directory of the command's records and lock.
-        is_transient: the artifact is removed after its metrics are shown.
-    """
-
-    node: Node
+    node: Node  # the only node; `node.out` is the artifact's directory
     directory: Path
-    is_transient: bool = False
+    is_transient: bool = False  # the artifact is removed after its metrics are shown
 
     @property
     def name(self) -> str:
@@ -119,12 +113,7 @@ def run_tool(
 ) -> dict[str, Any]:
     """Run the tool stage `name` in a temporary directory and return its summary.
 
-    Args:
-        name: name of the stage.
-        values: config values of the stage.
-        inputs: input paths by role.
-        report: reporter for progress.
-        where: config section of the values, for messages.
+    `where`: config section of the values, for messages.
     """
     stage = stages.executable(name)
     config = parse_config(stage.config, values, where or name)
@@ -150,21 +139,14 @@ def run_inference(
 
     See `cloze.model.use.verb`.
 
-    Args:
-        name: name of the stage.
-        values: config values of the stage.
-        checkpoint: path of the checkpoint.
-        receive: called with each batch of predictions; an exception ends the stage.
-        report: reporter for progress.
+    `receive`: called with each batch of predictions; an exception ends the stage.
     """
 
     class Receiving(Reporter):
         def predictions(self, values: Sequence[Mapping[str, Any]]) -> None:
             receive(values)
 
-        def progress(
-            self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
-        ) -> None:
+        def progress(self, done: float, total: float | None, unit: str, figures: Figures) -> None:
             report.progress(done, total, unit, figures)
 
     return run_tool(name, values, {"checkpoint": checkpoint}, Receiving())

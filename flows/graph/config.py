@@ -20,6 +20,7 @@ import yaml
 
 from cloze.core.config import parse_config, resolve_paths
 from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.places import runs_directory
 from cloze.core.plugins import installed
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage, split_name
@@ -38,16 +39,7 @@ EXTENDS, SIZES, SIZE = "extends", "sizes", "size"
 
 
 class RunConfig:
-    """The resolved config of a run.
-
-    Attributes:
-        name: name of the run and of its directory.
-        values: content of the config file with overrides applied and paths absolute.
-        nodes: nodes of the graph by name, in topological order.
-        left_out: reasons by name, for nodes that sections name but that are not built.
-        execution: default execution settings of the nodes.
-        tokenizer: path of an existing vocabulary, which replaces the vocab node.
-    """
+    """The resolved config of a run."""
 
     def __init__(self, values: Mapping[str, Any], name: str, *, is_there: bool = False) -> None:
         """Read the config of a run; `is_there`: the name is that of an existing directory."""
@@ -63,7 +55,9 @@ class RunConfig:
                 f"with a letter or a digit, and have at most {LONGEST_NAME} bytes; give the config "
                 f"a `name:`"
             )
+        # content of the config file with overrides applied and paths absolute
         self.values = dict(values)
+        # path of an existing vocabulary, which replaces the vocab node
         self.tokenizer: str | None = values.get(TOKENIZER)
         if not isinstance(self.tokenizer, str | None):
             raise UsageError(f"{TOKENIZER} ({self.tokenizer!r}) must be the path of a vocabulary")
@@ -75,13 +69,20 @@ class RunConfig:
                 f"the config of run {self.name!r} names no stage; give it sections such as corpus "
                 f"and vocab"
             )
-        graph = GraphBuilder(sections, run, self.tokenizer).graph
+        graph = GraphBuilder(sections, run, self.tokenizer)
+        # nodes of the graph by name, in topological order
         self.nodes: dict[str, Node] = graph.nodes
+        # reasons by name, for nodes that sections name but that are not built
         self.left_out: dict[str, str] = graph.left_out
         if self.left_out and all(
             stages.stage(node.stage).reads_all_nodes for node in self.nodes.values()
         ):
             raise UsageError(f"nothing of run {self.name!r} can be made: {self._name_left_out()}")
+
+    @property
+    def directory(self) -> Path:
+        """Directory of the run's records, lock and links."""
+        return runs_directory() / self.name
 
     def _name_left_out(self) -> str:
         name, reason = next(iter(self.left_out.items()))
@@ -156,8 +157,7 @@ def samples_directory() -> Path:
 def load(reference: str, overrides: Mapping[str, Any] | None = None) -> RunConfig:
     """Return the config that `read` reads.
 
-    Raises:
-        UsageError: as `read`, or an unknown key, or an invalid value.
+    Raises UsageError: as `read`, or an unknown key, or an invalid value.
     """
     return RunConfig(read(reference, overrides), Path(reference).stem)
 
@@ -174,8 +174,7 @@ def read(
         overrides: nested by section and key, as `cloze.flows.graph.overrides` returns them.
         more: additional named files, treated like presets.
 
-    Raises:
-        UsageError: no such file or preset, or invalid YAML.
+    Raises UsageError: no such file or preset, or invalid YAML.
     """
     path = _find(reference, Path(), {**preset_paths(), **(more or {})})
     overrides = dict(overrides or {})
@@ -202,8 +201,7 @@ def _read_file(path: Path, above: tuple[Path, ...] = ()) -> list[tuple[Any, dict
 
     Sections of a size have its name beside them, others None. Those of a preset's sizes come last.
 
-    Args:
-        above: files that extend this one.
+    `above`: files that extend this one.
     """
     if path.resolve() in above:
         raise UsageError(f"{path} extends itself; name another file in {EXTENDS}")
@@ -252,8 +250,7 @@ def _with_size(
 ) -> dict[str, Any]:
     """Return the values with the overrides of a size, by default of the one that they name.
 
-    Raises:
-        UsageError: the config has no such size.
+    Raises UsageError: the config has no such size.
     """
     sizes = {name for name, _ in parts if name is not None}
     if size is None:

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -44,27 +44,16 @@ FAR = 10.0  # ratio of work beyond which a short run's throughput is unreliable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Expected cost of a node.
+    """Expected cost of a node."""
 
-    Attributes:
-        seconds: wall-clock time; None: unknown.
-        disk_bytes: peak disk use during the build.
-        memory_bytes: memory of all processes together.
-        gpu_memory_bytes: memory of each GPU.
-        basis: `measured`: the same work was measured; `scaled`: scaled from measured work; `rough`:
-            not measured.
-        note: how the node will be computed, if that depends on its size.
-    """
-
-    seconds: float | None = None
-    disk_bytes: int | None = None
-    memory_bytes: int | None = None
-    gpu_memory_bytes: int | None = None
+    seconds: float | None = None  # wall-clock time; None: unknown
+    disk_bytes: int | None = None  # peak disk use during the build
+    memory_bytes: int | None = None  # memory of all processes together
+    gpu_memory_bytes: int | None = None  # memory of each GPU
+    # `measured`: the same work was measured; `scaled`: scaled from measured work; `rough`: not
+    # measured
     basis: Basis | None = None
-    note: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+    note: str = ""  # how the node will be computed, if that depends on its size
 
 
 # estimate of a cached node
@@ -74,13 +63,14 @@ NOTHING = Estimate(seconds=0.0, disk_bytes=0, memory_bytes=0, gpu_memory_bytes=0
 def estimates(steps: Sequence[PlannedNode], runs: Path) -> dict[str, Estimate]:
     """Return the cost estimate of each node, in the plan's order.
 
-    Args:
-        steps: the planned nodes.
-        runs: directory of all runs, whose artifacts contain measured throughputs.
+    `runs`: directory of all runs, whose artifacts contain measured throughputs.
     """
     if all(step.cached for step in steps):
         return {step.name: NOTHING for step in steps}
-    computer, measured = this_computer(), MeasuredThroughputs(runs)
+    machine, measured = slots.machine(), MeasuredThroughputs(runs)
+    memory, name = _gpu() if machine.gpus else (0, "")
+    gpus = len(machine.gpus)
+    computer = MachineSpec(cpus=machine.cpus, gpus=gpus, gpu_bytes=memory, gpu=name)
     facts: dict[str, Metadata] = {}  # of artifacts, by path
     node_estimates: dict[str, Estimate] = {}
     for step in steps:
@@ -271,13 +261,6 @@ def _facts_at(path: str) -> Metadata:
             changed = (candidate / artifact.MANIFEST).stat().st_mtime
             return _facts_of_artifact(str(candidate), changed)
     return {}
-
-
-def this_computer() -> MachineSpec:
-    """Return the machine description for the stages' cost models."""
-    resources = slots.machine()
-    memory, name = _gpu() if resources.gpus else (0, "")
-    return MachineSpec(cpus=resources.cpus, gpus=len(resources.gpus), gpu_bytes=memory, gpu=name)
 
 
 @cache

@@ -23,41 +23,27 @@ _OPTIONS = re.compile(r"(--set '?)(options\b)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSource:
-    """Source of a node's input.
+    """Source of a node's input."""
 
-    Attributes:
-        node: node that builds the input; None: the input is not part of the run.
-        path: path below the node's artifact, such as `checkpoints/step-00008000`; without a node, a
-            complete path.
-    """
-
-    node: str | None = None
+    node: str | None = None  # node that builds the input; None: the input is not part of the run
+    # path below the node's artifact, such as `checkpoints/step-00008000`; without a node, a
+    # complete path
     path: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One artifact of a run.
+    """One artifact of a run."""
 
-    Attributes:
-        name: `stage` or `stage@label`; for an instance `stage@label-value-value`.
-        stage: name of the stage.
-        section: config section that defines the node; the instances of a matrix share it.
-        values: the node's matrix values by axis.
-        config: config of the stage.
-        execution: execution settings.
-        inputs: sources by role; for a stage that reads all nodes, by node name.
-        out: artifact directory given by a command; empty: in the run's directory.
-    """
-
-    name: str
+    name: str  # `stage` or `stage@label`; for an instance `stage@label-value-value`
     stage: str
-    section: str
-    values: Mapping[str, Any]
+    section: str  # config section that defines the node; the instances of a matrix share it
+    values: Mapping[str, Any]  # the node's matrix values by axis
     config: StageConfig
     execution: Execution
+    # sources by role; for a stage that reads all nodes, by node name
     inputs: Mapping[str, InputSource]
-    out: str = ""
+    out: str = ""  # artifact directory given by a command; empty: in the run's directory
 
     @property
     def depends_on(self) -> tuple[str, ...]:
@@ -65,6 +51,16 @@ class Node:
         return tuple(
             dict.fromkeys(origin.node for origin in self.inputs.values() if origin.node is not None)
         )
+
+    @property
+    def placement(self) -> dict[str, Any]:
+        """The section, the matrix values, and the nodes that it reads by role."""
+        inputs = {
+            role: f"{source.node}/{source.path}" if source.path else source.node
+            for role, source in self.inputs.items()
+            if source.node is not None
+        }
+        return {"section": self.section, "values": dict(self.values), "inputs": inputs}
 
 
 def stage_of(section: str) -> str | None:
@@ -76,8 +72,7 @@ def stage_of(section: str) -> str | None:
 def resolve_subpath(part: str, reference: str) -> str:
     """Return the path below an artifact for `part`, the text after the node name in a reference.
 
-    Raises:
-        UsageError: the path leads out of the artifact.
+    Raises UsageError: the path leads out of the artifact.
     """
     match = STEP_REFERENCE.fullmatch(part)
     if match:
@@ -95,8 +90,7 @@ def select_nodes(nodes: Mapping[str, Node], patterns: Iterable[str], run: str) -
 
     The name of a section or stage selects all its instances.
 
-    Raises:
-        UsageError: a name matches no node; the message suggests the nearest name.
+    Raises UsageError: a name matches no node; the message suggests the nearest name.
     """
     selected: set[str] = set()
     for name in patterns:

@@ -49,9 +49,7 @@ class _Loader(yaml.SafeLoader):
 def read_yaml(text: str, sections: bool = False) -> Any:
     """Return the values in `text`, all representable in JSON. Raises `yaml.YAMLError`.
 
-    Args:
-        text: YAML.
-        sections: refuse a section's key without a value, as of an unset variable in a template.
+    `sections`: refuse a section's key without a value, as of an unset variable in a template.
     """
     loader = _Loader(text)
     root = loader.get_single_node()
@@ -73,13 +71,11 @@ def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict
     """Parse `KEY=VALUE` strings into a nested mapping; values are YAML, and later ones win.
 
     Args:
-        settings: the strings.
         example: valid example, for the error message.
         sections: require a section in each key, such as `pretrain.steps`. Exceptions: `name`,
             `tokenizer`, `size`, and switching a section, as in `finetune=false`.
 
-    Raises:
-        UsageError: no `=`, an empty key, or a value that is not valid YAML.
+    Raises UsageError: no `=`, an empty key, or a value that is not valid YAML.
     """
     pairs = []
     for setting in settings:
@@ -127,9 +123,7 @@ def unfold(pairs: Iterable[tuple[str, Any]], onto: dict[str, Any] | None = None)
     Nested keys are merged. The key `WHOLE` has the value that first replaces the complete field: a
     mapping that was set as a value, or a plain value whose keys were set afterwards.
 
-    Args:
-        pairs: (dotted key, value).
-        onto: nested values that the pairs are added to, in place.
+    `pairs`: (dotted key, value); `onto`: nested values that the pairs are added to, in place.
     """
     nested: dict[str, Any] = {} if onto is None else onto
     for key, value in pairs:
@@ -154,13 +148,10 @@ def merge(
     alternatives (`StageConfig.mutually_exclusive`): a budget replaces a preset's steps.
 
     Args:
-        values: config values.
-        overrides: nested overrides.
         config: config class of the values; None: a plain mapping.
         where: the section, for messages.
 
-    Raises:
-        UsageError: an override sets a key of a value that is no mapping and has no expansion.
+    Raises UsageError: an override sets a key of a value that is no mapping and has no expansion.
     """
     merged = dict(values)
     for group in config.mutually_exclusive if config is not None else ():
@@ -264,8 +255,7 @@ def plain_axes(matrix: Any) -> set[str]:
 def slug(value: Any, where: str) -> str:
     """Return a value as a part of a node's name.
 
-    Raises:
-        UsageError: the value has other characters than letters, digits and `_.+-`.
+    Raises UsageError: the value has other characters than letters, digits and `_.+-`.
     """
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if not WORD.fullmatch(text) or text.startswith((".", "-")):

@@ -20,6 +20,7 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact, checkpoints, claim, fingerprints
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.errors import DataError, UsageError
+from cloze.core.places import runs_directory
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
@@ -41,30 +42,18 @@ HASH = f"{PIPELINE}.runners.hashing:hash_by_workers"  # imports Beam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedNode:
-    """A node of a planned run.
-
-    Attributes:
-        node: the node of the graph.
-        inputs: input paths by role.
-        depends_on: nodes of this plan that must be built before.
-        fingerprint: hash that decides about reuse.
-        artifact: directory of the artifact.
-        cached: the artifact exists and is reused.
-        reason: why the node will run; empty if it is cached.
-        previous: manifest of the node's last artifact in this run's directory.
-        resumes_at: checkpoint step from which an unfinished training continues; 0: none.
-        starts_over: an unfinished training, which another version of Cloze began, is left behind.
-    """
+    """A node of a planned run."""
 
     node: Node
     inputs: dict[str, str]
-    depends_on: tuple[str, ...]
-    fingerprint: str
+    depends_on: tuple[str, ...]  # nodes of this plan that must be built before
+    fingerprint: str  # hash that decides about reuse
     artifact: str
     cached: bool
-    reason: str
-    previous: Manifest | None = None
-    resumes_at: int = 0
+    reason: str  # why the node will run; empty if it is cached
+    previous: Manifest | None = None  # manifest of the node's last artifact in this run's directory
+    resumes_at: int = 0  # checkpoint step from which an unfinished training continues; 0: none
+    # an unfinished training, which another version of Cloze began, is left behind
     starts_over: bool = False
 
     @property
@@ -79,20 +68,6 @@ class PlannedNode:
     @property
     def forced(self) -> bool:
         return self.reason.startswith(FORCED)
-
-
-def runs_directory() -> Path:
-    """Return `$CLOZE_RUNS_DIR`; default: `./runs`.
-
-    Raises:
-        UsageError: it is a file, or a URL: records and locks need a disk.
-    """
-    return storage.local_setting("CLOZE_RUNS_DIR", "runs", "CLOZE_STORE names a store")
-
-
-def run_directory(config: RunConfig | CommandConfig) -> Path:
-    """Return the directory of a run's records, lock and links, or of a command's records."""
-    return config.directory if isinstance(config, CommandConfig) else runs_directory() / config.name
 
 
 def plan(
@@ -140,7 +115,7 @@ def plan(
             raise UsageError(f"{option} ({text}) has no node of {other}; leave one of them out")
     forced = chosen & (select_nodes(nodes, force, config.name) | from_start)
     steps: dict[str, PlannedNode] = {}
-    directory = run_directory(config)
+    directory = config.directory
     outside: dict[str, str] = {}  # fingerprints of inputs outside the run
     with fingerprints.hash_cache_session():
         for name in filter(with_ancestors(nodes, chosen).__contains__, nodes):
@@ -218,11 +193,7 @@ def _step(
 
 
 def forced_by_inputs(step: PlannedNode, results: Mapping[str, BuildResult]) -> PlannedNode:
-    """Return the step; forced if it is cached or begun, and an input has other content now.
-
-    Args:
-        results: results of the nodes that are complete.
-    """
+    """Return the step; forced if it is cached or begun, and an input has other content now."""
     built = any(not results[name].cached for name in step.depends_on if name in results)
     if not built or not (step.cached or step.resumes_at):
         return step
@@ -232,12 +203,7 @@ def forced_by_inputs(step: PlannedNode, results: Mapping[str, BuildResult]) -> P
 
 
 def saved_step(directory: str, fingerprint: str) -> int:
-    """Return the step of the newest checkpoint of an unfinished training; 0: there is none.
-
-    Args:
-        directory: directory of the training.
-        fingerprint: expected fingerprint of the training.
-    """
+    """Return the step of the newest checkpoint of an unfinished training; 0: there is none."""
     if not claim.is_unfinished(directory):
         return 0
     try:
@@ -298,10 +264,7 @@ def build_node(
 ) -> BuildResult:
     """Build the artifact of a planned node, and update the run's link to it.
 
-    Args:
-        step: the planned node.
-        execution: execution settings, if they differ from the node's.
-        report: reporter for progress.
+    `execution`: execution settings, if they differ from the node's.
     """
     if step.starts_over:
         report.progress(0, None, "", {"warning": step.reason})

@@ -42,18 +42,14 @@ MOST_AT_ONCE = 32  # threads, for nodes that run or wait for slots; slots limit 
 
 
 class NodeFailures(ClozeError):
-    """Several nodes failed.
-
-    Attributes:
-        errors: exceptions by node.
-        exit_code: exit code that all exceptions share, else 1.
-    """
+    """Several nodes failed."""
 
     def __init__(self, errors: Mapping[str, BaseException]) -> None:
         messages = "; ".join(f"{name}: {describe_error(error)}" for name, error in errors.items())
         super().__init__(f"{len(errors)} nodes failed: {messages}")
         self.errors = dict(errors)
         codes = {getattr(error, "exit_code", 1) for error in errors.values()}
+        # exit code that all exceptions share, else 1
         self.exit_code = codes.pop() if len(codes) == 1 else 1
 
 
@@ -106,8 +102,6 @@ def run_graph(
     """Call `make` for every node, in threads, as soon as the nodes that it depends on are done.
 
     Args:
-        steps: the planned nodes.
-        make: builds one node.
         skipped: called with a node that cannot be built and the failed node that it depends on.
         stop: asks running nodes to stop; called when this thread is interrupted.
 

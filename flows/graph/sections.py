@@ -5,7 +5,7 @@ A key of a section is a field of the stage's config, an input role (a list, or a
 
     matrix    axes; each combination of their values makes an instance
     run       execution settings of these nodes, over those of the run. Where they run may stand
-              beside it: launcher, resources, slurm_options, kubernetes_options, …
+              beside it: launcher, resources, slurm_options, …
     when      always; available: leave out a node whose files do not exist, with the nodes that
               depend on it, and show that in the plan; never: build no node of the section
 
@@ -14,7 +14,7 @@ A key of a section is a field of the stage's config, an input role (a list, or a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
@@ -49,8 +49,7 @@ PLACE = ("launcher", "resources", *LAUNCHER_FIELDS)
 def fold_place(section: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return the section with its launcher, resources and launcher's options below `run`.
 
-    Raises:
-        UsageError: one of them is there, too.
+    Raises UsageError: one of them is there, too.
     """
     place = {key: value for key, value in section.items() if key in PLACE}
     if not place:
@@ -93,26 +92,23 @@ class LeftOutError(Exception):
     """A node is left out because of its input. Without a message, the config itself excludes it."""
 
 
+# matrix values of the source node, and the input's source
+Candidate = tuple[Mapping[str, Any], InputSource]
+
+
 @dataclass(slots=True, kw_only=True)
 class PartialGraph:
-    """Graph while it is built.
+    """Graph while it is built, and the look-up of the candidates for each input of a section."""
 
-    Attributes:
-        sections: sections that make nodes, in the file's order.
-        never: names of the sections with `when: never`.
-        tokenizer: path of an existing vocabulary, which replaces the vocab node.
-        nodes: finished nodes by name.
-        left_out: reasons by name, for nodes that are not built.
-        lacking: nodes that are left out because files are missing.
-        pending: sections in progress, newest last, to detect cycles.
-    """
-
-    sections: Mapping[str, Section]
-    never: frozenset[str]
-    tokenizer: str | None
-    nodes: dict[str, Node] = field(default_factory=dict)
+    sections: Mapping[str, Section]  # sections that make nodes, in the file's order
+    never: frozenset[str]  # names of the sections with `when: never`
+    tokenizer: str | None  # path of an existing vocabulary, which replaces the vocab node
+    nodes: dict[str, Node] = field(default_factory=dict)  # finished nodes by name
+    # reasons by name, for nodes that are not built
     left_out: dict[str, str] = field(default_factory=dict)
+    # nodes that are left out because files are missing
     lacking: list[Node] = field(default_factory=list)
+    # sections in progress, newest last, to detect cycles
     pending: list[str] = field(default_factory=list)
 
     def add_node(
@@ -148,12 +144,132 @@ class PartialGraph:
         self.nodes[name] = node
         return node
 
+    def instances(self, name: str) -> list[Node]:
+        """Return the nodes of a section, and make them first if necessary."""
+        raise NotImplementedError
+
+    def candidates(self, section: Section, role: str, text: Any) -> Iterator[Candidate]:
+        """Yield the candidates for an input; nothing for an absent optional input.
+
+        `text`: reference from the config: a node, a path or a boolean; None: choose by kind.
+
+        Raises:
+            LeftOutError: the referenced node is left out.
+            UsageError: the reference does not fit the role, or no candidate exists.
+        """
+        spec = section.stage.inputs[role_of(role)]
+        if text is False:
+            if spec.required:
+                raise UsageError(
+                    f"{section.name}.{role} (false) cannot be left out; name a node or an "
+                    f"artifact's path"
+                )
+            return
+        if text is None or text is True:
+            if "vocab" in spec.kinds and self.tokenizer is not None:
+                yield {}, InputSource(path=self.tokenizer)
+                return
+            kinds = with_substitutes(spec.kinds, section.stage_name)
+            source = self._nearest(section.name, kinds)
+            if source is None:
+                if spec.required or text is True:
+                    needed = " or ".join(spec.kinds) or role
+                    raise UsageError(
+                        f"stage {section.stage_name} needs stage {needed}, which the config lacks; "
+                        f"add a section {needed}:,"
+                        f" or name its artifact: {section.name}: {{{role}: PATH}}"
+                    )
+                return
+            for node in self._some(source):
+                yield node.values, InputSource(node=node.name)
+            return
+        reference = str(text)
+        name, _, subpath = reference.partition("/")
+        if name in self.never and section.when == AVAILABLE:
+            raise LeftOutError
+        if name in self.sections:
+            for node in self._some(name):
+                yield node.values, self._source(section, role, node, subpath, reference)
+            return
+        instance = self._instance(name)
+        if instance is not None:
+            yield {}, self._source(section, role, instance, subpath, reference)
+            return
+        if name in self.left_out:
+            raise LeftOutError(f"needs {name}, which is left out")
+        if "/" not in reference:
+            known = {*self.sections, *self.nodes}
+            raise UsageError(
+                f"{section.name}.{role} ({reference!r}) is no node of this run; "
+                f"{did_you_mean(reference, known)}"
+            )
+        yield {}, InputSource(path=reference)
+
+    def matches(self, section: Section, role: str, reference: Any) -> dict[str, str]:
+        """Return the nodes that match a pattern, by input key; nothing if it is no pattern.
+
+        Raises:
+            LeftOutError: all matching nodes are left out.
+            UsageError: no node matches.
+        """
+        pattern, stem = str(reference), role_of(role)
+        if "*" not in pattern or "/" in pattern or not section.stage.inputs[stem].multiple:
+            return {}
+        self._instance(pattern)
+        names = [name for name in self.nodes if fnmatchcase(name, pattern)]
+        if not names:
+            if any(fnmatchcase(name, pattern) for name in self.left_out):
+                raise LeftOutError(f"needs {pattern}, which is left out")
+            raise UsageError(
+                f"{section.name}.{role} ({pattern!r}) matches no node of this run; "
+                f"{did_you_mean(pattern, self.nodes)}"
+            )
+        if role != stem:  # one of a list
+            return {f"{stem}{BELOW}{_usual_name(name)}": name for name in names}
+        return assign_input_keys(stem, names, _usual_name)
+
+    def _some(self, name: str) -> list[Node]:
+        """Return the nodes of a section; raise LeftOutError if there is none."""
+        nodes = self.instances(name)
+        if not nodes:
+            raise LeftOutError(f"needs {name}, which is left out")
+        return nodes
+
+    def _instance(self, name: str) -> Node | None:
+        """Make the nodes of the name's stage, and return the node of that name, or None."""
+        stage = name.partition("@")[0]
+        for section in self.sections.values():
+            if fnmatchcase(section.stage_name, stage) and section.name not in self.pending:
+                self.instances(section.name)
+        return self.nodes.get(name)
+
+    def _source(
+        self, section: Section, role: str, node: Node, subpath: str, reference: str
+    ) -> InputSource:
+        """Return the source in a node; raise UsageError if its stage does not fit the role."""
+        spec, path = section.stage.inputs[role_of(role)], resolve_subpath(subpath, reference)
+        named = (*spec.kinds, *spec.explicit_kinds)
+        kinds = with_substitutes(named, section.stage_name, role_of(role))
+        if spec.kinds and node.stage not in kinds:
+            raise UsageError(
+                f"{section.name}.{role} ({node.name}) is {an(node.stage)} node; it takes one of "
+                f"{', '.join(kinds)}"
+            )
+        return InputSource(node=node.name, path=path)
+
+    def _nearest(self, name: str, kinds: tuple[str, ...]) -> str | None:
+        """Return the nearest earlier section that makes one of `kinds`, else the next later one."""
+        order = list(self.sections)
+        position = order.index(name)
+        candidates = [*reversed(order[:position]), *order[position + 1 :]]
+        sections = self.sections
+        return next((other for other in candidates if sections[other].stage_name in kinds), None)
+
 
 def parse_when(name: str, values: Mapping[str, Any]) -> str:
     """Return the `when` of a section.
 
-    Raises:
-        UsageError: the value is none of the three words.
+    Raises UsageError: the value is none of the three words.
     """
     value = values.get(WHEN, ALWAYS)
     if value not in (ALWAYS, AVAILABLE, NEVER):
@@ -184,149 +300,12 @@ def inherit(sections: Mapping[str, Mapping[str, Any]], name: str) -> dict[str, A
     return {**merge(base, values, stages.stage(stage).config, name), **matrix}
 
 
-# matrix values of the source node, and the input's source
-Candidate = tuple[Mapping[str, Any], InputSource]
-
-
-class InputFinder:
-    """Finder of the candidates for each input of a section.
-
-    Args:
-        graph: the graph while it is built.
-        instances: function that returns the nodes of a section, and makes them first if necessary.
-    """
-
-    def __init__(self, graph: PartialGraph, instances: Callable[[str], list[Node]]) -> None:
-        self.graph, self.instances = graph, instances
-
-    def candidates(self, section: Section, role: str, text: Any) -> Iterator[Candidate]:
-        """Yield the candidates for an input; nothing for an absent optional input.
-
-        Args:
-            section: the section that reads the input.
-            role: the input's role.
-            text: reference from the config: a node, a path or a boolean; None: choose by kind.
-
-        Raises:
-            LeftOutError: the referenced node is left out.
-            UsageError: the reference does not fit the role, or no candidate exists.
-        """
-        spec = section.stage.inputs[role_of(role)]
-        if text is False:
-            if spec.required:
-                raise UsageError(
-                    f"{section.name}.{role} (false) cannot be left out; name a node or an "
-                    f"artifact's path"
-                )
-            return
-        if text is None or text is True:
-            if "vocab" in spec.kinds and self.graph.tokenizer is not None:
-                yield {}, InputSource(path=self.graph.tokenizer)
-                return
-            kinds = with_substitutes(spec.kinds, section.stage_name)
-            source = self._nearest(section.name, kinds)
-            if source is None:
-                if spec.required or text is True:
-                    needed = " or ".join(spec.kinds) or role
-                    raise UsageError(
-                        f"stage {section.stage_name} needs stage {needed}, which the config lacks; "
-                        f"add a section {needed}:,"
-                        f" or name its artifact: {section.name}: {{{role}: PATH}}"
-                    )
-                return
-            for node in self._some(source):
-                yield node.values, InputSource(node=node.name)
-            return
-        reference = str(text)
-        name, _, subpath = reference.partition("/")
-        if name in self.graph.never and section.when == AVAILABLE:
-            raise LeftOutError
-        if name in self.graph.sections:
-            for node in self._some(name):
-                yield node.values, self._source(section, role, node, subpath, reference)
-            return
-        instance = self._instance(name)
-        if instance is not None:
-            yield {}, self._source(section, role, instance, subpath, reference)
-            return
-        if name in self.graph.left_out:
-            raise LeftOutError(f"needs {name}, which is left out")
-        if "/" not in reference:
-            known = {*self.graph.sections, *self.graph.nodes}
-            raise UsageError(
-                f"{section.name}.{role} ({reference!r}) is no node of this run; "
-                f"{did_you_mean(reference, known)}"
-            )
-        yield {}, InputSource(path=reference)
-
-    def matches(self, section: Section, role: str, reference: Any) -> dict[str, str]:
-        """Return the nodes that match a pattern, by input key; nothing if it is no pattern.
-
-        Raises:
-            LeftOutError: all matching nodes are left out.
-            UsageError: no node matches.
-        """
-        pattern, stem = str(reference), role_of(role)
-        if "*" not in pattern or "/" in pattern or not section.stage.inputs[stem].multiple:
-            return {}
-        self._instance(pattern)
-        names = [name for name in self.graph.nodes if fnmatchcase(name, pattern)]
-        if not names:
-            if any(fnmatchcase(name, pattern) for name in self.graph.left_out):
-                raise LeftOutError(f"needs {pattern}, which is left out")
-            raise UsageError(
-                f"{section.name}.{role} ({pattern!r}) matches no node of this run; "
-                f"{did_you_mean(pattern, self.graph.nodes)}"
-            )
-        if role != stem:  # one of a list
-            return {f"{stem}{BELOW}{_usual_name(name)}": name for name in names}
-        return assign_input_keys(stem, names, _usual_name)
-
-    def _some(self, name: str) -> list[Node]:
-        """Return the nodes of a section; raise LeftOutError if there is none."""
-        nodes = self.instances(name)
-        if not nodes:
-            raise LeftOutError(f"needs {name}, which is left out")
-        return nodes
-
-    def _instance(self, name: str) -> Node | None:
-        """Make the nodes of the name's stage, and return the node of that name, or None."""
-        stage = name.partition("@")[0]
-        for section in self.graph.sections.values():
-            if fnmatchcase(section.stage_name, stage) and section.name not in self.graph.pending:
-                self.instances(section.name)
-        return self.graph.nodes.get(name)
-
-    def _source(
-        self, section: Section, role: str, node: Node, subpath: str, reference: str
-    ) -> InputSource:
-        """Return the source in a node; raise UsageError if its stage does not fit the role."""
-        spec, path = section.stage.inputs[role_of(role)], resolve_subpath(subpath, reference)
-        named = (*spec.kinds, *spec.explicit_kinds)
-        kinds = with_substitutes(named, section.stage_name, role_of(role))
-        if spec.kinds and node.stage not in kinds:
-            raise UsageError(
-                f"{section.name}.{role} ({node.name}) is {an(node.stage)} node; it takes one of "
-                f"{', '.join(kinds)}"
-            )
-        return InputSource(node=node.name, path=path)
-
-    def _nearest(self, name: str, kinds: tuple[str, ...]) -> str | None:
-        """Return the nearest earlier section that makes one of `kinds`, else the next later one."""
-        order = list(self.graph.sections)
-        position = order.index(name)
-        candidates = [*reversed(order[:position]), *order[position + 1 :]]
-        sections = self.graph.sections
-        return next((other for other in candidates if sections[other].stage_name in kinds), None)
-
-
 def spread_roles(section: Section, texts: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Yield (role, reference) pairs; a role with several inputs yields one key for each.
 
     `dataset: [dataset@wiki]` becomes the key `dataset/wiki`.
 
-    Raises:
-        UsageError: a list is given for a role that takes one input.
+    Raises UsageError: a list is given for a role that takes one input.
     """
     for role, text in texts.items():
         if not isinstance(text, (list, tuple)):

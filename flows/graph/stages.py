@@ -7,8 +7,7 @@ command. Stage modules are imported on first use, so that listing names is cheap
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cloze.core.humanize import agree
 from cloze.core.plugins import Table
@@ -49,8 +48,7 @@ TOOLS: Table[Stage] = Table("tools", "stage", _TOOLS)
 def stage(name: str) -> Stage:
     """Return the definition of the stage `name`.
 
-    Raises:
-        UsageError: the stage does not exist.
+    Raises UsageError: the stage does not exist.
     """
     return (TOOLS if name in TOOLS else TABLE).find(name)
 
@@ -58,8 +56,7 @@ def stage(name: str) -> Stage:
 def executable(name: str) -> Stage:
     """Return the stage as this process executes it: where its launcher starts its processes.
 
-    Raises:
-        UsageError: the stage does not exist.
+    Raises UsageError: the stage does not exist.
     """
     definition, table = stage(name), TOOLS if name in TOOLS else TABLE
     from cloze.flows.launch.coordinator import run_in_worker_processes  # heavy; plans need it not
@@ -72,8 +69,3 @@ def headline(manifest: Manifest) -> str:
     """Return the main metrics of an artifact as text, as formatted by its stage."""
     is_known = manifest.stage in TABLE or manifest.stage in TOOLS
     return agree(stage(manifest.stage).headline(manifest.summary)) if is_known else ""
-
-
-def compared_metrics(name: str, summary: Mapping[str, Any]) -> dict[str, float]:
-    """Return the metrics by which runs of a stage are compared, from its summary."""
-    return stage(name).compared_metrics(summary)

@@ -109,8 +109,7 @@ class Agent:
         A stage of one process also takes cores, and waits for its turn as long as it takes: a run
         may start many of them at once.
 
-        Raises:
-            ClozeError: other processes do not release the GPUs in time.
+        Raises ClozeError: other processes do not release the GPUs in time.
         """
         launch, machine = self.launch, slots.machine()
         on_gpu = launch.device != "cpu" and bool(machine.gpus)
@@ -148,8 +147,7 @@ class Agent:
     def _wait_to_go(self) -> dict[str, Any] | None:
         """Return the content of `go.json`; None if the coordinator asks to stop first.
 
-        Raises:
-            ClozeError: the coordinator shows no sign of life.
+        Raises ClozeError: the coordinator shows no sign of life.
         """
         sign, seen = "", time.monotonic()
         last = seen

@@ -68,12 +68,9 @@ class AgentLauncher(Launcher, ABC):
     def hosts(self, execution: Execution, processes: int) -> Sequence[Host]:
         """Return the hosts to start on, all of which respond now.
 
-        Args:
-            execution: execution settings.
-            processes: ranks per host, unless the launcher knows better.
+        `processes`: ranks per host, unless the launcher knows better.
 
-        Raises:
-            HostsUnreachableError: a required host does not respond; the message names it.
+        Raises HostsUnreachableError: a required host does not respond; the message names it.
         """
 
     @abstractmethod

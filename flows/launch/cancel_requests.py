@@ -51,14 +51,11 @@ def clear_requests(path: str) -> None:
 
 
 class CancelPoll:
-    """Rate-limited check for a cancel request.
-
-    Attributes:
-        fence: fence of the builder's ranks; a call raises SupersededError if another launch has
-            taken over.
-    """
+    """Rate-limited check for a cancel request."""
 
     def __init__(self, path: str) -> None:
+        # fence of the builder's ranks; a call raises SupersededError if another launch has taken
+        # over
         self.fence = LaunchFence()
         self._file = storage.join(path, LOGS, CANCEL)
         self._seconds = POLL_SECONDS[storage.is_local(path)]
@@ -74,10 +71,6 @@ class CancelPoll:
 
 def cancel(path: str, report: Callable[[str], None]) -> dict[str, Any]:
     """Stop the builder of `path` and wait for it; return `artifact`, `state` and `checkpoint`.
-
-    Args:
-        path: directory of the artifact.
-        report: callback for progress messages.
 
     Raises:
         UsageError: no process builds there.
@@ -114,12 +107,9 @@ def wait_or_kill(
     Args:
         path: directory that the process holds, for messages.
         builder: description of the process, for messages.
-        runs: checks whether the process still holds the directory.
         facts: identity of the process; only a process of this identity is killed.
-        report: callback for progress messages.
 
-    Raises:
-        DataError: the process is on another host, or survives SIGKILL.
+    Raises DataError: the process is on another host, or survives SIGKILL.
     """
 
     def has_ended() -> bool:

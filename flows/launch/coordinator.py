@@ -19,14 +19,13 @@ from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import StageConfig
 from cloze.core.errors import StoppedError, TimeLimitError, UsageError, shell_command
 from cloze.core.identity import recorded_source
-from cloze.core.stages.execution import Execution, LaunchOptions
+from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.core.stages.worker import LOGS, Job, local_directory
 from cloze.flows.launch import cancel_requests, host_setup, protocol, site
 from cloze.flows.launch.cancel_requests import CancelPoll
 from cloze.flows.launch.hang_detection import ASLEEP_SECONDS
-from cloze.flows.launch.launch_result import launch_result
-from cloze.flows.launch.launch_state import LaunchState
+from cloze.flows.launch.launch_state import LaunchState, launch_result
 from cloze.flows.launch.protocol import (
     Detached,
     HostsUnreachableError,
@@ -43,8 +42,7 @@ from cloze.flows.machine.retry_policy import RetryPolicy, backoff_seconds
 def living(path: str) -> tuple[str, Detached] | None:
     """Return the detached launch that trains, or will train, at `path`, after its launcher's name.
 
-    Raises:
-        ClozeError: Slurm or the cluster does not respond.
+    Raises ClozeError: Slurm or the cluster does not respond.
     """
     left = storage.list_names(storage.join(path, LOGS))  # launchers leave a directory each
     for name in (name for name in protocol.LAUNCHERS if name in left):
@@ -92,21 +90,13 @@ FIRST_SECONDS = 2.0
 log = logging.getLogger(__name__)
 
 
-def max_restarts(execution: LaunchOptions) -> int:
-    """Return the maximum number of restarts."""
-    if execution.restarts is not None:
-        return execution.restarts
-    return USUAL if execution.min_nodes is not None or execution.min_processes is not None else 0
-
-
 def run_with_restarts(launcher: Launcher, work: LaunchRequest) -> StageResult:
     """Run the ranks to their end, and start lost ones again.
 
     A preemption is no failure: it does not count towards the maximum number of restarts. Nor does a
     loss of ranks just after this process, and so perhaps its machine, stood still.
 
-    Raises:
-        ClozeError: the error of the last attempt.
+    Raises ClozeError: the error of the last attempt.
     """
     restarts, preemptions, pauses, policy = 0, 0, 0, RetryPolicy(work.execution)
     deadline = time.monotonic() + 60.0 * (work.execution.timeout_minutes or math.inf)
@@ -124,7 +114,9 @@ def run_with_restarts(launcher: Launcher, work: LaunchRequest) -> StageResult:
             stood_still = pauses < USUAL and time.monotonic() < attempt.woke + AWAKE_SECONDS
             pauses, restarts = pauses + stood_still, restarts + (not stood_still)
             error.step = error.step or 0  # the ranks had not started
-            most, gpus = max_restarts(work.execution), _gpus(work.execution)
+            how, gpus = work.execution, _gpus(work.execution)
+            usual = 0 if how.min_nodes is None and how.min_processes is None else USUAL
+            most = usual if how.restarts is None else how.restarts
             if not stood_still and (restarts > most or not policy.should_retry(error, gpus)):
                 raise
             seconds = backoff_seconds(max(restarts, 1), FIRST_SECONDS)
@@ -181,9 +173,7 @@ def run_in_worker_processes(
     A parallel stage has `execution.processes` ranks per host, others one process on one host. A
     stage without a worker runs in this process, unless a launcher other than local is chosen.
 
-    Args:
-        stage: the stage.
-        reference: `module:STAGE`, which the worker imports.
+    `reference`: `module:STAGE`, which the worker imports.
     """
 
     def run(config: StageConfig, build: BuildContext) -> StageResult:
@@ -251,8 +241,7 @@ def placed(stage: Stage, execution: Execution) -> Execution:
 class LaunchCoordinator:
     """One attempt: starts the ranks, follows them until they end, stops them.
 
-    Args:
-        deadline: end of the stage's time limit on the clock of `time.monotonic`.
+    `deadline`: end of the stage's time limit on the clock of `time.monotonic`.
     """
 
     def __init__(self, launcher: Launcher, work: LaunchRequest, deadline: float) -> None:

@@ -29,8 +29,7 @@ class EventWriter:
     def send(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Append events in order.
 
-        Raises:
-            OSError: the disk is full, or the directory is gone.
+        Raises OSError: the disk is full, or the directory is gone.
         """
         if not events:
             return

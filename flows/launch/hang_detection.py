@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from cloze.core.processes import HeartbeatReader, RankPhase, RankStatus
+from cloze.core.processes import HeartbeatReader, RankPhase, RankStatus, process_state
 
 POLL_SECONDS = 1.0
 ASLEEP_SECONDS = 10.0  # between two checks: the host, or this process, was suspended
@@ -36,19 +36,12 @@ _MAIN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class HangReport:
-    """A hanging rank.
+    """A hanging rank."""
 
-    Attributes:
-        rank: index among this host's ranks.
-        step: step of the rank.
-        sentence: what the rank does, to follow its name.
-        goes_on: it does again.
-    """
-
-    rank: int
+    rank: int  # index among this host's ranks
     step: int
-    sentence: str
-    goes_on: bool = False
+    sentence: str  # what the rank does, to follow its name
+    goes_on: bool = False  # it does again
 
 
 class HangDetector:
@@ -88,7 +81,7 @@ class HangDetector:
         previous, self._before = self._before, beats
         if not overdue or beats != previous or self._storage_stalls(now):
             return None
-        if stopped := [rank for rank, pid in enumerate(self._pids) if state(pid) == "T"]:
+        if stopped := [rank for rank, pid in enumerate(self._pids) if process_state(pid) == "T"]:
             for rank in stopped:
                 os.kill(self._pids[rank], signal.SIGCONT)
             self._awake = now
@@ -126,7 +119,7 @@ class HangDetector:
 
     def _hanging_rank(self, beats: Sequence[RankStatus], now: float) -> HangReport:
         """Collect the stacks, and choose the rank that hangs."""
-        traced = [rank for rank, pid in enumerate(self._pids) if state(pid) == "t"]
+        traced = [rank for rank, pid in enumerate(self._pids) if process_state(pid) == "t"]
         stacks = self._stacks([rank for rank in range(len(beats)) if rank not in traced])
         silent = [rank for rank in range(len(beats)) if rank not in traced and rank not in stacks]
         if traced:
@@ -167,14 +160,6 @@ class HangDetector:
                     stacks_by_rank[rank] = stacks[-1]  # the main thread comes last
         time.sleep(0.2)  # for stacks that are still being written
         return stacks_by_rank
-
-
-def state(pid: int) -> str:
-    """Return the kernel's state letter of a process; '' if the process is gone or without /proc."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (OSError, IndexError):
-        return ""
 
 
 def _top(stack: str) -> str:

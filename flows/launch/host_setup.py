@@ -75,8 +75,7 @@ def foreign_rank() -> tuple[int, int] | None:
 def check_foreign(execution: Execution) -> None:
     """Refuse options that conflict with torchrun's, and a torchrun whose restarts cannot work.
 
-    Raises:
-        UsageError: an option sets what torchrun decides, or torchrun's restarts share one store.
+    Raises UsageError: an option sets what torchrun decides, or torchrun's restarts share one store.
     """
     if os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0") != "0" and os.environ.get(UNSHARED) != "1":
         raise UsageError(
@@ -97,12 +96,7 @@ def rank_environments(
 ) -> list[dict[str, str]]:
     """Return the environment variables of each rank of one host.
 
-    Args:
-        ranks: global ranks of the host.
-        world_size: number of all ranks.
-        master: host and port of rank 0's store.
-        gpu_ids: visible GPUs; empty: all.
-        token: token of the launch's fence.
+    `master`: host and port of rank 0's store; `gpu_ids`: visible GPUs; empty: all.
     """
     common = {
         "WORLD_SIZE": str(world_size),

@@ -63,7 +63,6 @@ class LocalRanks:
 
         Args:
             worker: module that each rank runs.
-            job_file: path of the job description.
             environments: environment variables of each rank; see `host_setup.rank_environments`.
             logs: directory for the ranks' output.
             report: receives the process ids.
@@ -76,19 +75,14 @@ class LocalRanks:
         self._watched: dict[int, HeartbeatReader] = {}
         self._hangs: HangDetector | None = None  # None after the first detected hang
         self._memory = MemoryWatch()
+        self.logs.mkdir(parents=True, exist_ok=True)
         try:
-            self._start_all(environments)
+            for environment in environments:
+                pipe, rank = self._start(environment), int(environment["RANK"])
+                self._selector.register(pipe, selectors.EVENT_READ, (rank, bytearray()))
         except BaseException:
             self.close()
             raise
-
-    def _start_all(self, environments: Sequence[Mapping[str, str]]) -> None:
-        self.logs.mkdir(parents=True, exist_ok=True)
-        for environment in environments:
-            rank = int(environment["RANK"])
-            self._selector.register(
-                self._start(rank, environment), selectors.EVENT_READ, (rank, bytearray())
-            )
         self._hangs = HangDetector(
             [process.pid for process in self.processes.values()],
             list(self._watched.values()),
@@ -167,8 +161,8 @@ class LocalRanks:
             self._watched.popitem()[1].close()
         self._report.processes({})
 
-    def _start(self, rank: int, environment: Mapping[str, str]) -> IO[bytes]:
-        read_end, write_end = os.pipe()
+    def _start(self, environment: Mapping[str, str]) -> IO[bytes]:
+        rank, (read_end, write_end) = int(environment["RANK"]), os.pipe()
         self._watched[rank] = watched = HeartbeatReader()
         with self._log(rank).open("ab") as output:
             self.processes[rank] = subprocess.Popen(

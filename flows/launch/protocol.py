@@ -57,26 +57,17 @@ class HostsUnreachableError(RanksLostError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchRequest:
-    """A stage that shall run in ranks.
-
-    Attributes:
-        job: description of the stage's run, for the ranks.
-        worker: module that a rank's process runs.
-        processes: ranks per host.
-        build: build context of the coordinator; its reporter receives rank 0's reports.
-        launch: id of the launch (`cloze.core.artifacts.checkpoints`); empty if another process
-            starts the ranks.
-        token: id of this attempt to start ranks; empty if another process starts them.
-        single: the stage has one process, on one host.
-    """
+    """A stage that shall run in ranks."""
 
     job: Job
-    worker: str
-    processes: int
-    build: BuildContext
+    worker: str  # module that a rank's process runs
+    processes: int  # ranks per host
+    build: BuildContext  # build context of the coordinator; its reporter receives rank 0's reports
+    # id of the launch (`cloze.core.artifacts.checkpoints`); empty if another process starts the
+    # ranks
     launch: str = ""
-    token: str = ""
-    single: bool = False
+    token: str = ""  # id of this attempt to start ranks; empty if another process starts them
+    single: bool = False  # the stage has one process, on one host
 
     @property
     def execution(self) -> Execution:
@@ -112,14 +103,10 @@ class RankGroup(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Detached:
-    """A launch that survives the process that started it, and still runs or is queued.
+    """A launch that survives the process that started it, and still runs or is queued."""
 
-    Attributes:
-        name: description for messages.
-        cancel: ends it; takes a callback for messages, as `cancel_requests.cancel` does.
-    """
-
-    name: str
+    name: str  # description for messages
+    # ends it; takes a callback for messages, as `cancel_requests.cancel` does
     cancel: Callable[[Callable[[str], None]], dict[str, Any]]
 
 
@@ -135,8 +122,7 @@ class Launcher(Protocol):
     def check(self, execution: Execution) -> None:
         """Check the options before anything starts.
 
-        Raises:
-            UsageError: an option is missing, wrong, or not supported by this launcher.
+        Raises UsageError: an option is missing, wrong, or not supported by this launcher.
         """
 
     def start(self, work: LaunchRequest) -> RankGroup:
@@ -147,68 +133,48 @@ class Launcher(Protocol):
 
         Only asked of a launcher that has left a directory of its name in the artifact's `_logs/`.
 
-        Raises:
-            ClozeError: the scheduler does not respond.
+        Raises ClozeError: the scheduler does not respond.
         """
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Host of a launch.
+    """Host of a launch."""
 
-    Attributes:
-        name: name under which the launcher reaches the host; empty if not known in advance.
-        count: number of ranks.
-        address: address under which other hosts reach the host; empty: `name`.
-    """
-
-    name: str
-    count: int
-    address: str = ""
+    name: str  # name under which the launcher reaches the host; empty if not known in advance
+    count: int  # number of ranks
+    address: str = ""  # address under which other hosts reach the host; empty: `name`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchSpec:
-    """Content of `launch.json`, which every agent of a launch reads.
-
-    Attributes:
-        artifact: directory of the artifact.
-        directory: unique directory of this launch, below the artifact's `_logs/launches/`.
-        job: path of the job file.
-        worker: module that a rank's process runs.
-        hosts: host names by node number, one agent each; empty names are not known in advance.
-        counts: number of ranks by node number.
-        program: identity of the program (`cloze.core.identity`), which must be equal on all hosts.
-        inputs: path and fingerprint by role; all hosts must see the same.
-        grace_seconds: grace period of the ranks.
-        grace_grows: extend the grace period if ranks report that they need more.
-        device: device option of the run.
-        gpu_ids: GPUs to use on each host; empty: any free ones, one per rank.
-        slots: agents take slots for their GPUs; false if the scheduler allocates GPUs or the user
-            shares them.
-        token: id of the attempt (`cloze.core.artifacts.checkpoints`); an agent with a superseded
-            token ends its ranks.
-        addresses: addresses under which other hosts reach the hosts, by node number.
-        cpus: cores that a stage of one process takes slots for; trainings take none.
-    """
+    """Content of `launch.json`, which every agent of a launch reads."""
 
     artifact: str
-    directory: str
+    directory: str  # unique directory of this launch, below the artifact's `_logs/launches/`
     job: str
-    worker: str
+    worker: str  # module that a rank's process runs
+    # host names by node number, one agent each; empty names are not known in advance
     hosts: tuple[str, ...]
-    counts: tuple[int, ...]
+    counts: tuple[int, ...]  # number of ranks by node number
+    # identity of the program (`cloze.core.identity`), which must be equal on all hosts
     program: Mapping[str, str]
+    # path and fingerprint by role; all hosts must see the same
     inputs: Mapping[str, tuple[str, str]]
     grace_seconds: float
-    grace_grows: bool
+    grace_grows: bool  # extend the grace period if ranks report that they need more
     device: str = "auto"
-    gpu_ids: tuple[str, ...] = ()
+    gpu_ids: tuple[str, ...] = ()  # GPUs to use on each host; empty: any free ones, one per rank
+    # agents take slots for their GPUs; false if the scheduler allocates GPUs or the user shares
+    # them
     slots: bool = True
+    # id of the attempt (`cloze.core.artifacts.checkpoints`); an agent with a superseded token ends
+    # its ranks
     token: str = ""
+    # addresses under which other hosts reach the hosts, by node number
     addresses: tuple[str, ...] = ()
-    cpus: int = 0
+    cpus: int = 0  # cores that a stage of one process takes slots for; trainings take none
 
     @property
     def fence(self) -> LaunchFence:

@@ -7,7 +7,7 @@ It is one file, `CLOZE_SITE` or else `~/.config/cloze/site.yaml`, which jobs rea
         module load cuda/12.4
       container: /shared/cloze.sif          # of the ranks; for Kubernetes the image of the pods
       python: /shared/cloze/bin/python
-      slurm_options: [--account=lm]         # also kubernetes_options and ssh_options
+      slurm_options: [--account=lm]         # also those of other launchers
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from pydantic import field_validator
 from cloze.core.config import Values, parse_config
 from cloze.core.errors import UsageError
 from cloze.core.identity import recorded_source
-from cloze.core.stages.execution import LAUNCHER_FIELDS, Execution
+from cloze.core.stages.execution import LAUNCHER_FIELDS, Execution, with_launchers
 
 VARIABLE = "CLOZE_SITE"
 CONTAINER_RUN = ("apptainer", "exec", "--nv")
 
 
+@with_launchers
 class LauncherSite(Values):
     """How processes start on this site."""
 
@@ -44,9 +45,6 @@ class LauncherSite(Values):
 
     slurm_options: tuple[str, ...] = ()
     """sbatch option of every job, such as --account=lm."""
-
-    kubernetes_options: tuple[str, ...] = ()
-    """Pod setting of every TrainJob, such as namespace=lm."""
 
     ssh_options: tuple[str, ...] = ()
     """ssh option of every connection, such as User=train."""
@@ -112,8 +110,7 @@ def path() -> Path:
 def read() -> LauncherSite:
     """Return how processes start on this site; without a file, as they start here.
 
-    Raises:
-        UsageError: the file is missing though it is named, no valid YAML, or has an unknown key.
+    Raises UsageError: the file is missing though it is named, no valid YAML, or has an unknown key.
     """
     file = path()
     try:

@@ -180,8 +180,7 @@ class _Connections(AgentGroup):
 def lines_of(execution: LaunchOptions) -> list[HostEntry]:
     """Return the hosts to use: all of the hostfile, or the first `nodes`.
 
-    Raises:
-        UsageError: no hostfile, too few hosts, or too few slots.
+    Raises UsageError: no hostfile, too few hosts, or too few slots.
     """
     if execution.hostfile is None:
         raise UsageError(

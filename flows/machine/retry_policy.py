@@ -35,16 +35,13 @@ def backoff_seconds(attempt: int, first: float) -> float:
 
 
 class RetryPolicy:
-    """Failures of one node or training so far, and the execution of its next attempt.
-
-    Attributes:
-        execution: settings of the next attempt. It has fewer processes after two dead processes or
-            with lost GPUs, if `min_processes` allows that.
-    """
+    """Failures of one node or training so far, and the execution of its next attempt."""
 
     def __init__(self, execution: Execution) -> None:
+        # settings of the next attempt. It has fewer processes after two dead processes or with lost
+        # GPUs, if `min_processes` allows that.
         self.execution = execution
-        self._before: tuple[int, str] | None = None
+        self._before: tuple[int, str] | None = None  # step and message, without numbers
         self._deaths = 0
 
     def should_retry(self, error: BaseException, gpus: Sequence[str] | None = None) -> bool:
@@ -53,13 +50,12 @@ class RetryPolicy:
         After two failures at the same step with the same message, a training is retried only with
         fewer processes.
 
-        Args:
-            error: failure of the last attempt.
-            gpus: CUDA numbers of the GPUs that respond; None: the ranks use no GPU of this host.
+        `gpus`: CUDA numbers of the GPUs that respond; None: the ranks use no GPU of this host.
         """
         if not is_retryable(error):
             return False
-        failure = _failure_location(error)
+        step = error.step if isinstance(error, ClozeError) else None
+        failure = None if step is None else (step, _NUMBER.sub("", str(error)))
         is_repeated, self._before = failure is not None and failure == self._before, failure
         fewer = self._fewer(error, gpus)
         return fewer or not is_repeated
@@ -86,9 +82,3 @@ class RetryPolicy:
             changes["gpu_ids"] = tuple(remaining[:target])
         self.execution = self.execution.model_copy(update=changes)
         return target < count
-
-
-def _failure_location(error: BaseException) -> tuple[int, str] | None:
-    """Return the step and message (without numbers) of a failed training; None for other errors."""
-    step = error.step if isinstance(error, ClozeError) else None
-    return None if step is None else (step, _NUMBER.sub("", str(error)))

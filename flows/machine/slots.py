@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from cloze.core import processes, storage
+from cloze.core import places, processes
 from cloze.core.errors import UsageError
 from cloze.core.records import Fields, read_record
 
@@ -74,15 +74,10 @@ MAX_LISTED = 4  # slots listed by name for one holder; more are counted
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineResources:
-    """Cores and GPUs of this host.
+    """Cores and GPUs of this host."""
 
-    Attributes:
-        cores: kernel numbers.
-        gpus: CUDA numbers or UUIDs.
-    """
-
-    cores: tuple[str, ...]
-    gpus: tuple[str, ...]
+    cores: tuple[str, ...]  # kernel numbers
+    gpus: tuple[str, ...]  # CUDA numbers or UUIDs
 
     @property
     def cpus(self) -> int:
@@ -92,17 +87,11 @@ class MachineResources:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceRequest:
-    """Slots that a node occupies while it runs.
-
-    Attributes:
-        cpus: number of cores.
-        gpus: number of GPUs, any free ones.
-        gpu_ids: GPUs that the config names; they replace `gpus`.
-    """
+    """Slots that a node occupies while it runs."""
 
     cpus: int = 0
-    gpus: int = 0
-    gpu_ids: tuple[str, ...] = ()
+    gpus: int = 0  # number of GPUs, any free ones
+    gpu_ids: tuple[str, ...] = ()  # GPUs that the config names; they replace `gpus`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +107,7 @@ class Holder:
 
 def directory() -> Path:
     """Return `$CLOZE_SLOTS_DIR`; default: a directory that all users of this host share."""
-    return storage.local_setting("CLOZE_SLOTS_DIR", f"{tempfile.gettempdir()}/cloze-slots")
+    return places.local_setting("CLOZE_SLOTS_DIR", f"{tempfile.gettempdir()}/cloze-slots")
 
 
 def machine() -> MachineResources:
@@ -142,15 +131,11 @@ def acquire(
     """Acquire slots and yield the names of the granted GPUs.
 
     Args:
-        request: the requested slots.
-        machine: the cores and GPUs of this host.
         run: name of the run, for other processes' messages.
         node: name of the node, for other processes' messages.
-        stop_requested: polled while waiting.
         report_waiting: called once if the slots are not free within 2 seconds.
 
-    Raises:
-        KeyboardInterrupt: `stop_requested` returned true.
+    Raises KeyboardInterrupt: `stop_requested` returned true.
     """
     owner = {"pid": os.getpid(), "host": socket.gethostname(), "run": run, "node": node}
     report, gpu_ids = functools.cache(report_waiting), request.gpu_ids

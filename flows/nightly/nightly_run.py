@@ -17,11 +17,10 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from cloze.core import storage
+from cloze.core import places, storage
 from cloze.core.artifacts.checkpoints import pinned
 from cloze.core.errors import ClozeError, DataError, NotFiniteError, StoppedError
 from cloze.core.figures import goodness, is_finite
-from cloze.flows.graph import plan
 from cloze.flows.nightly import discovery, journal, promotion_gate, registration, result
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
 from cloze.flows.nightly.evaluation_results import Scores, gather
@@ -45,7 +44,7 @@ class NightlyRun:
     ) -> None:
         """Find new checkpoints, or all written after `since`, see `discovery.parse_since`."""
         self.suite, self.settings = suite, suite.settings
-        self.runs = plan.runs_directory()
+        self.runs = places.runs_directory()
         self.journal = Journal(self.runs)
         self.started = time.time()
         self.since: float | None = None

@@ -24,7 +24,7 @@ from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL
 
-from cloze.core import storage
+from cloze.core import places
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.secrets import redact
 from cloze.flows.prefect.automations import (
@@ -235,7 +235,7 @@ def _run_prefect_deploy(api: str, path: Path, content: Mapping[str, Any]) -> Non
         {key: value for key, value in entry.items() if key != "schedules"}
         for entry in content["deployments"]
     ]
-    home = str(storage.local_setting(HOME, ".").resolve())  # working directory of deployed flows
+    home = str(places.local_setting(HOME, ".").resolve())  # working directory of deployed flows
     waits = saying("a deploy waits for `prefect deploy`, which registers the deployments")
     with waits, tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
         yaml.safe_dump({**content, "deployments": entries}, file)

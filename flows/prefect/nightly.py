@@ -20,9 +20,9 @@ from rich.console import Console
 
 from cloze.core.errors import ClozeError, StoppedError
 from cloze.core.humanize import format_number
+from cloze.core.places import runs_directory
 from cloze.core.secrets import redact
 from cloze.flows.graph import overrides, schedule
-from cloze.flows.graph.plan import runs_directory
 from cloze.flows.nightly import nightly_run, suite
 from cloze.flows.nightly.result import NightlyResult
 from cloze.flows.prefect import flow_state

@@ -20,7 +20,7 @@ from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed
 
-from cloze.core import storage
+from cloze.core import places, storage
 from cloze.core.errors import ClozeError, StoppedError
 from cloze.core.humanize import format_bytes, format_count, format_duration, format_number, labelled
 from cloze.core.secrets import redact
@@ -60,7 +60,7 @@ def node_page(
         build_id: id of the node's MLflow run; None: no run was recorded this time.
     """
     manifest = result.manifest
-    artifact, runs = storage.absolute(result.artifact), plan.runs_directory()
+    artifact, runs = storage.absolute(result.artifact), places.runs_directory()
     links = [f"artifact: `{artifact}`"]
     mlflow = server_addresses.mlflow(runs)
     if mlflow and build_id:

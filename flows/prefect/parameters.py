@@ -13,6 +13,7 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 
 from cloze.core.errors import UsageError
+from cloze.core.stages.execution import LAUNCHER_FIELDS
 from cloze.flows.graph import config as configs
 from cloze.flows.graph import overrides as nested
 from cloze.flows.graph import stages
@@ -130,7 +131,8 @@ KEYS = {  # key in the config by form field
     "nodes": "run.nodes",
     "hostfile": "run.hostfile",
 }
-LAUNCHER_OPTIONS = ("slurm", "kubernetes", "ssh")  # launchers with options of their own
+# launchers with options of their own
+LAUNCHER_OPTIONS = tuple(LAUNCHER_FIELDS[each] for each in LAUNCHER_FIELDS if "options" in each)
 STAGES = {name: key.partition(".")[0] for name, key in KEYS.items()} | {"launcher_options": "run"}
 
 

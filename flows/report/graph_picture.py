@@ -19,19 +19,12 @@ from cloze.core.humanize import shortened
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """Positions of nodes, in pixels.
+    """Positions of nodes, in pixels."""
 
-    Attributes:
-        layers: column by node.
-        heights: y coordinate of a node's middle.
-        edges: the drawn inputs, (from, to).
-        height: height of the picture.
-    """
-
-    layers: Mapping[str, int]
-    heights: Mapping[str, float]
-    edges: Sequence[tuple[str, str]]
-    height: float
+    layers: Mapping[str, int]  # column by node
+    heights: Mapping[str, float]  # y coordinate of a node's middle
+    edges: Sequence[tuple[str, str]]  # the drawn inputs, (from, to)
+    height: float  # height of the picture
 
 
 def layout(after: Mapping[str, Sequence[str]], *, box: float, gap: float) -> Layout:
@@ -78,24 +71,17 @@ INK, MUTED = "var(--ink, #1f2933)", "var(--muted, #616e7c)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePicture:
-    """A finished node of the picture.
-
-    Attributes:
-        stage: stage of the node.
-        after: names of the nodes that it takes inputs from.
-        line: text below the name, such as the main metric.
-    """
+    """A finished node of the picture."""
 
     stage: str
-    after: tuple[str, ...] = ()
-    line: str = ""
+    after: tuple[str, ...] = ()  # names of the nodes that it takes inputs from
+    line: str = ""  # text below the name, such as the main metric
 
 
 def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
     """Return an `<svg class="graph">` in its natural size in pixels. Names and lines are escaped.
 
-    Args:
-        nodes: nodes by name, in topological order; inputs that are not in `nodes` are ignored.
+    `nodes`: nodes by name, in topological order; inputs that are not in `nodes` are ignored.
     """
     nodes = _gathered(nodes) if len(nodes) > MOST_NODES else nodes
     after = {name: node.after for name, node in nodes.items()}

@@ -53,7 +53,6 @@ def render(
         scores: output of `cloze.flows.report.report_nodes.scores`.
         masks: entries with `node`, `text` and `candidates` (token, score, sequence).
         unfilled: number of checkpoints whose filled masks are not shown.
-        summary_tables: further tables.
         figure: `<svg>` element below these tables; empty: none.
     """
     environment = templates_in(TEMPLATES)
@@ -85,7 +84,14 @@ def render(
         ],
         task=_task(tuned[0]) if len(tuned) == 1 else "",
         evaluated=evaluated[0].manifest.summary if len(evaluated) == 1 else None,
-        graph=_picture(nodes),
+        graph=graph_svg(
+            {
+                node.name: NodePicture(
+                    stage=node.stage, after=node.after, line=_short(stages.headline(node.manifest))
+                )
+                for node in nodes
+            }
+        ),
         cards=_cards(by_stage, scores),
         masks=[
             (name, [mask for mask in masks if mask["node"] == name])
@@ -230,17 +236,6 @@ def _measured(node: ReportNode) -> tuple[str, str | None, str]:
 def _replicate(node: ReportNode) -> str:
     return ", ".join(
         f"{axis} {value}" for axis, value in node.placement.values.items() if axis in REPLICATES
-    )
-
-
-def _picture(nodes: Sequence[ReportNode]) -> str:
-    return graph_svg(
-        {
-            node.name: NodePicture(
-                stage=node.stage, after=node.after, line=_short(stages.headline(node.manifest))
-            )
-            for node in nodes
-        }
     )
 
 

@@ -86,8 +86,7 @@ def losses(curves: Sequence[Curve], entropy: float | None) -> str:
     A single training has one colour for each loss. Several trainings have a colour each, and dotted
     held-out losses.
 
-    Args:
-        entropy: unigram entropy of the held-out targets.
+    `entropy`: unigram entropy of the held-out targets.
     """
     is_single = len(curves) == 1
     with mpl.rc_context(STYLE):
@@ -179,24 +178,4 @@ def lines(series: Mapping[str, Sequence[tuple[float, float]]], x_label: str, y_l
         axes.set_xlabel(x_label)
         axes.set_ylabel(y_label)
         axes.legend(fontsize=8, ncols=2 if len(series) > 4 else 1)
-        return svg(figure)
-
-
-def panels(
-    curves: Mapping[str, Sequence[tuple[float, float]]],
-    maps: Mapping[str, Sequence[Sequence[float]]],
-) -> str:
-    """Plot curves over layers and heat maps of layers with values from 0 to 1, side by side."""
-    with mpl.rc_context({**STYLE, "axes.grid": False}):
-        count = len(curves) + len(maps)
-        figure = Figure(figsize=(2.6 * count, 2.6), layout="constrained")
-        axes = figure.subplots(1, count, squeeze=False)[0]
-        for place, colour, (name, dots) in zip(axes, CYCLE, curves.items(), strict=False):
-            place.plot(*zip(*dots, strict=True), color=colour, marker="o", markersize=3)
-            place.set_ylim(bottom=0)
-            place.set(title=name, xlabel="layer")
-        for place, (name, rows) in zip(axes[len(curves) :], maps.items(), strict=True):
-            image = place.imshow(rows, vmin=0, vmax=1, cmap="Blues", origin="lower")
-            place.set(title=name, xlabel="layer", ylabel="layer")
-        figure.colorbar(image, ax=axes[-1])
         return svg(figure)

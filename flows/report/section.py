@@ -13,16 +13,12 @@ from cloze.flows.report.report_nodes import ReportNode, SummaryTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSection:
-    """A section.
+    """A section."""
 
-    Attributes:
-        options: its fields of the report's config.
-        tables: returns its tables and a figure (`<svg>` or nothing), from the config and the nodes.
-        pictures: returns its pictures, from the nodes.
-    """
-
-    options: type[Options] | None = None
+    options: type[Options] | None = None  # its fields of the report's config
+    # returns its tables and a figure (`<svg>` or nothing), from the config and the nodes
     tables: Callable[[Any, Sequence[ReportNode]], tuple[list[SummaryTable], str]] | None = None
+    # returns its pictures, from the nodes
     pictures: Callable[[Sequence[ReportNode]], Sequence[Any]] | None = None
 
 

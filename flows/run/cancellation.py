@@ -26,10 +26,6 @@ def cancel(
 ) -> dict[str, Any]:
     """Cancel the run `name` and return its last record.
 
-    Args:
-        runs: the directory of all runs.
-        report: callback for progress messages.
-
     Raises:
         DataError: the run does not exist, or its process cannot be killed.
         UsageError: the run is not running, runs on another host, or another process than the

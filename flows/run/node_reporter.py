@@ -7,14 +7,15 @@ over when Prefect is lost. A forced node is rebuilt once; later attempts continu
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.stages.stage import Reporter
+from cloze.core.stages.stage import Figures, Reporter
 from cloze.flows.graph.plan import PlannedNode
 from cloze.flows.run.status_file import QUEUED
 from cloze.flows.run.status_writer import RunStatusFile
@@ -25,8 +26,7 @@ DIRECTORY = "_attempts"  # in the run's directory: one file per flow run, until 
 class StartedNodes:
     """Fingerprints of the nodes whose build has started, over all attempts of a run.
 
-    Args:
-        path: file that other processes read and continue; None: memory only.
+    `path`: file that other processes read and continue; None: memory only.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -54,8 +54,6 @@ class NodeReporter(Reporter):
     """Reporter that writes a node's progress to the status file and forwards reports to listeners.
 
     Args:
-        record: the status file of the run.
-        step: the node.
         listeners: reporters that receive every report.
         started: the nodes that attempts of the run have started.
         stop: event that is set when the node must stop.
@@ -71,29 +69,20 @@ class NodeReporter(Reporter):
     ) -> None:
         self._record, self._step, self._listeners = record, step, listeners
         self._started, self._stop = started, stop
+        for kind in ("metrics", "checkpoint", "processes"):
+            setattr(self, kind, partial(self._forward, kind))
 
     def build_started(self, build_id: str) -> None:
         self._started.add(self._step.fingerprint)
         self._record.update(begun=sorted(self._started.fingerprints))
         self._forward("build_started", build_id)
 
-    def progress(
-        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
-    ) -> None:
+    def progress(self, done: float, total: float | None, unit: str, figures: Figures) -> None:
         self._record.progress(self._step.name, done, total, unit, figures)
         self._forward("progress", done, total, unit, figures)
 
     def queued(self, reason: str) -> None:
         self._record.node(self._step.name, QUEUED, why=reason)
-
-    def metrics(self, values: Mapping[str, Any]) -> None:
-        self._forward("metrics", values)
-
-    def checkpoint(self, step: int, path: str) -> None:
-        self._forward("checkpoint", step, path)
-
-    def processes(self, ids: Mapping[int, int]) -> None:
-        self._forward("processes", ids)
 
     def shutdown_time(self, seconds: float) -> None:
         self._record.facts(self._step.name, grace_seconds=seconds)

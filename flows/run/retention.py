@@ -38,23 +38,16 @@ ASIDE = ".removed-"  # prefix of an artifact that is being removed
 
 @dataclass(slots=True, kw_only=True)
 class StoredArtifact:
-    """An artifact, finished or not, below the runs directory.
-
-    Attributes:
-        run: name of the run whose directory contains it.
-        size: bytes on disk that removing it frees; files with other hard links do not count.
-        written: Unix seconds of the end of the build, or of its begin.
-        used: Unix seconds of the last start of a run that made or reused it.
-        needed_for: reasons to keep it; empty: it can be removed.
-    """
+    """An artifact, finished or not, below the runs directory."""
 
     path: Path
-    run: str
-    size: int
-    written: float
-    used: float
+    run: str  # name of the run whose directory contains it
+    size: int  # bytes on disk that removing it frees; files with other hard links do not count
+    written: float  # Unix seconds of the end of the build, or of its begin
+    used: float  # Unix seconds of the last start of a run that made or reused it
     fingerprint: str = ""
     parents: frozenset[str] = frozenset()
+    # reasons to keep it; empty: it can be removed
     needed_for: list[str] = field(default_factory=list)
 
     @property
@@ -73,8 +66,6 @@ def survey(
     """Return all artifacts of all runs with what they are needed for, largest first.
 
     Args:
-        runs: runs directory.
-        champions: checkpoints of champions.
         discarded: runs whose results are not kept for their own sake.
         unused_days: keep artifacts that were used within this many days.
         sizes: measure the artifacts, which reads every directory.
@@ -272,9 +263,7 @@ def remove(
 ) -> list[StoredArtifact]:
     """Remove what is still not needed, and links to it; return what was removed.
 
-    Args:
-        unneeded: what a survey found some time ago.
-        how: the options of `survey`.
+    `unneeded`: what a survey found some time ago; `how`: the options of `survey`.
     """
     with starts(runs, shared=False):  # a run that starts meanwhile reads what it has planned
         found = survey(runs, champions, **how, sizes=False)

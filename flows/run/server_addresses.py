@@ -26,10 +26,10 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from cloze.core import storage
+from cloze.core import places, storage
 from cloze.core.artifacts import lock
+from cloze.core.processes import process_state
 from cloze.core.records import read_record
-from cloze.flows.launch.hang_detection import state as process_state
 
 SERVERS, STATE = ".servers", "state.json"  # below the runs; locked while `cloze ui` runs
 LOGIN = "login"  # there: `user:password`, which only the owner reads
@@ -76,13 +76,8 @@ def _observed_state(service: Mapping[str, Any]) -> str:
     if not lock.is_running(service):
         return "ended"
     health = service.get("health")
-    is_silent = not answers(health) if health else is_stopped(service["pid"])
+    is_silent = not answers(health) if health else process_state(service["pid"]) == "T"
     return "silent" if is_silent else recorded
-
-
-def is_stopped(pid: int) -> bool:
-    """Return whether a process is stopped, as by SIGSTOP or Ctrl-Z."""
-    return process_state(pid) == "T"
 
 
 def api(runs: Path) -> str | None:
@@ -103,7 +98,7 @@ def api(runs: Path) -> str | None:
 
 
 def _of_profile() -> str | None:
-    home = storage.local_setting("PREFECT_HOME", "~/.prefect")
+    home = places.local_setting("PREFECT_HOME", "~/.prefect")
     settings = {home / "profiles.toml": "PREFECT_API_URL", Path(".env"): "PREFECT_API_URL"}
     settings |= {Path("prefect.toml"): "[api]", Path("pyproject.toml"): "[tool.prefect.api]"}
     for path, word in settings.items():

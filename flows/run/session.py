@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, field_validator
 from rich.console import Console
 from rich.markup import escape
 
-from cloze.core import storage
+from cloze.core import places, storage
 from cloze.core.artifacts.lock import holder, locked
 from cloze.core.errors import UsageError, describe_os_error, shell_command
 from cloze.core.stages.execute import BuildResult
@@ -74,13 +74,6 @@ class RunSession:
     """One start of a run, or of a command, which is a run of one node.
 
     As a context manager it holds the lock of the run's directory. `run_node` builds a node.
-
-    Attributes:
-        steps: the plan.
-        results: results by node name, as far as nodes are complete.
-        failures: exceptions by node name.
-        error: exception that ended the session, for callers on the other side of Prefect.
-        ending: final state and message of the record; None: taken from the exception.
     """
 
     def __init__(
@@ -96,7 +89,6 @@ class RunSession:
         """Plan the run.
 
         Args:
-            parameters: what to run.
             screen: console for output; None: stderr's.
             run_id: id shared by retries in other processes; nodes are forced once per id.
             title: name in MLflow; None: the run's name and the time.
@@ -110,15 +102,18 @@ class RunSession:
         self.started_nodes = started_nodes or node_reporter.StartedNodes(path)
         self.steps = self._plan()
         self.screen = screen or terminal.console()
+        # results by node name, as far as nodes are complete
         self.results: dict[str, BuildResult] = {}
-        self.failures: dict[str, BaseException] = {}
+        self.failures: dict[str, BaseException] = {}  # exceptions by node name
+        # exception that ended the session, for callers on the other side of Prefect
         self.error: Exception | None = None
+        # final state and message of the record; None: taken from the exception
         self.ending: tuple[str, str] | None = None
         self.records: MlflowRunLogger | None = None
         self.record: status_writer.RunStatusFile | None = None
         self.machine = slots.machine()
         self._lines = None if self.command else live_lines(self.screen)
-        self._is_verbose = terminal.is_verbose()
+        self._is_verbose = terminal.has_flag("verbose")
         self._stop = threading.Event()
         self._resources = contextlib.ExitStack()  # lock and display, while the session is open
         self._run_id, self._title = run_id, title
@@ -131,12 +126,12 @@ class RunSession:
 
     @property
     def directory(self) -> Path:
-        return plan.run_directory(self.config)
+        return self.config.directory
 
     @functools.cached_property
     def estimates(self) -> Mapping[str, estimate.Estimate]:
         """Cost estimates by node, for a plan that is shown."""
-        return estimate.estimates(self.steps, plan.runs_directory())
+        return estimate.estimates(self.steps, places.runs_directory())
 
     @property
     def nothing_to_do(self) -> bool:
@@ -157,7 +152,7 @@ class RunSession:
         return RunSession(self.parameters, self.screen, started_nodes=started, config=self.config)
 
     def __enter__(self) -> RunSession:
-        retention.share(runs := plan.runs_directory())
+        retention.share(runs := places.runs_directory())
         is_transient = self.command is not None and self.command.is_transient
         is_unmade = is_transient or self.nothing_to_do
         if not is_transient:
@@ -185,8 +180,7 @@ class RunSession:
     def _lock(self, resources: contextlib.ExitStack) -> None:
         """Lock the run's directory.
 
-        Raises:
-            UsageError: another process holds the lock.
+        Raises UsageError: another process holds the lock.
         """
         try:
             resources.enter_context(locked(str(self.directory)))
@@ -207,7 +201,7 @@ class RunSession:
         from cloze.flows.tracking.run_logger import MlflowRunLogger
 
         try:
-            logger, name = MlflowRunLogger(plan.runs_directory()), self.config.name
+            logger, name = MlflowRunLogger(places.runs_directory()), self.config.name
         except OSError as error:  # records never stop a run
             reason = escape(describe_os_error(error, "records"))
             self.screen.print(f"[yellow]nothing of this run is recorded in MLflow: {reason}[/]")
@@ -219,9 +213,7 @@ class RunSession:
             logger.begin(name, self.config.values, resolved, self._run_id, self._title)
         return logger
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: object
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         assert self.record is not None
         self.stop()
         with self._resources:
@@ -261,12 +253,10 @@ class RunSession:
         """Build one node: acquire slots, run the stage, show and record the result.
 
         Args:
-            step: the planned node.
             attempt: number of the attempt, from 1.
             also: additional reporter for the node's progress.
 
-        Raises:
-            BaseException: the exception of the stage, which `failures` also keeps.
+        Raises BaseException: the exception of the stage, which `failures` also keeps.
         """
         assert self.record is not None
         try:
@@ -355,8 +345,7 @@ class RunSession:
     def should_retry(self, step: plan.PlannedNode, error: BaseException, retries: int) -> bool:
         """Check whether a retry of the node may succeed, and record it. Call once per failure.
 
-        Args:
-            retries: retries that the node may have in all.
+        `retries`: retries that the node may have in all.
         """
         gpus: tuple[str, ...] | None = None
         if self.machine.gpus and step.node.execution.device != "cpu":

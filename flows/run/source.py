@@ -42,10 +42,7 @@ def describe(source: str) -> str:
 def begin(directory: Path, runs: Path, screen: Console) -> str | None:
     """Fix the source of a start, and say whether the last start's differs; None: it is not fixed.
 
-    Args:
-        directory: directory of the run's records, which gets the copy where `runs` cannot have it.
-        runs: runs directory.
-        screen: console for output.
+    `directory`: directory of the run's records, which gets the copy where `runs` cannot have it.
     """
     before = (status_file.newest(directory) or {}).get("source")
     try:
@@ -129,8 +126,7 @@ def _import_later(source: Path) -> None:
 def enter(target: Target, runs: Path) -> None:
     """Begin this command anew in the source that a run or training had, unless it is this one.
 
-    Raises:
-        UsageError: the copy is gone or was changed.
+    Raises UsageError: the copy is gone or was changed.
     """
     if target.is_run:
         recorded = status_file.read(runs, target.run).get("source")

@@ -77,8 +77,7 @@ def as_it_is(record: dict[str, Any], path: Path) -> dict[str, Any]:
     A file system may hide other hosts' locks, so another host's run is lost only once its lease has
     expired. If it lives after all, its next write says "running" again.
 
-    Raises:
-        FileNotFoundError: the run's next start has removed the record.
+    Raises FileNotFoundError: the run's next start has removed the record.
     """
     written, host = path.stat().st_mtime, record["host"]
     silence, is_here = time.time() - written, host == socket.gethostname()
@@ -197,8 +196,7 @@ def directory_of(runs: Path, name: str) -> Path:
 def read(runs: Path, name: str) -> dict[str, Any]:
     """Return the newest record of the run `name`, with what may have kept its end from it.
 
-    Raises:
-        DataError: the run does not exist; the message suggests the nearest name.
+    Raises DataError: the run does not exist; the message suggests the nearest name.
     """
     record = newest(directory_of(runs, name))
     if record is None:

@@ -43,10 +43,6 @@ class RunStatusFile:
         """Write the first record, and delete all but the newest 50.
 
         Args:
-            directory: directory of the run.
-            run: name of the run.
-            steps: the planned nodes.
-            parameters: parameters of the run.
             config: values from which the run can be started again.
             begun: fingerprints of the nodes that earlier starts have begun.
             source: the run's source, see `cloze.flows.run.source`.
@@ -143,7 +139,10 @@ class RunStatusFile:
             "unit": unit,
             "figures": {**node.get("figures", {}), **values},
         }
-        node["seconds_left"] = _seconds_left(node["begun"], done, total)
+        seconds, finished = time.time() - node["begun"][0], done - node["begun"][1]
+        is_known = total is not None and finished > 0 and seconds >= 0  # the clock may be set back
+        left = ((total or 0.0) - done) * seconds / finished if is_known else None
+        node["seconds_left"] = None if left is None else round(left, 1)
         if time.monotonic() - self._written > SECONDS:
             self.write()
 
@@ -161,13 +160,6 @@ class RunStatusFile:
             status_file.cancel_mark(self.path).unlink()
 
 
-def _seconds_left(start: tuple[float, float], done: float, total: float | None) -> float | None:
-    seconds, finished = time.time() - start[0], done - start[1]
-    if total is None or finished <= 0 or seconds < 0:  # the clock was set back
-        return None
-    return round((total - done) * seconds / finished, 1)
-
-
 def final_state(error: BaseException | None) -> str:
     if error is None:
         return status_file.FINISHED
@@ -183,8 +175,7 @@ def message(
 ) -> str | None:
     """Return what happened; None: nothing.
 
-    Args:
-        step, state: node that was interrupted, and its state until then.
+    `step`, `state`: node that was interrupted, and its state until then.
     """
     if error is None:
         return None

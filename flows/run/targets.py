@@ -16,10 +16,10 @@ from pathlib import Path
 
 from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import DataError, UsageError, did_you_mean
+from cloze.core.places import runs_directory
 from cloze.core.storage import has_scheme, linked
 from cloze.flows.graph import stages
 from cloze.flows.graph.command import command_directory
-from cloze.flows.graph.plan import runs_directory
 from cloze.flows.run import status_file
 
 FINGERPRINT_LENGTH = 12  # in the name of a directory, NODE-FINGERPRINT
@@ -27,18 +27,12 @@ FINGERPRINT_LENGTH = 12  # in the name of a directory, NODE-FINGERPRINT
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """What a TARGET argument names.
-
-    Attributes:
-        text: the argument.
-        run: name of the run; empty: not part of a run.
-        node: name of a node or section; empty: the run itself, or not part of a run.
-        paths: directory of the artifact or checkpoint; of a run or section, all artifacts.
-    """
+    """What a TARGET argument names."""
 
     text: str
-    run: str = ""
-    node: str = ""
+    run: str = ""  # name of the run; empty: not part of a run
+    node: str = ""  # name of a node or section; empty: the run itself, or not part of a run
+    # directory of the artifact or checkpoint; of a run or section, all artifacts
     paths: tuple[str, ...] = ()
 
     @property
@@ -55,8 +49,7 @@ class Target:
     def path(self) -> str:
         """Directory of the artifact or checkpoint.
 
-        Raises:
-            UsageError: the target is a run, or several nodes.
+        Raises UsageError: the target is a run, or several nodes.
         """
         if self.is_run or len(self.nodes) > 1:
             example = f", such as {self.run}/{self.nodes[0]}" if self.nodes else ""
@@ -67,9 +60,7 @@ class Target:
 def resolve(text: str, *, in_any_run: bool = False) -> Target:
     """Return what a TARGET argument names.
 
-    Args:
-        text: the argument.
-        in_any_run: also accept a node, section or stage without its run.
+    `in_any_run`: also accept a node, section or stage without its run.
 
     Raises:
         DataError: nothing has that name.
@@ -107,8 +98,7 @@ def resolve(text: str, *, in_any_run: bool = False) -> Target:
 def resolve_path(text: str, option: str = "") -> str:
     """Return the path of an artifact or checkpoint, given the path or RUN/NODE of `option`.
 
-    Raises:
-        DataError: it names neither. On a store, the reader says so.
+    Raises DataError: it names neither. On a store, the reader says so.
     """
     text = linked(text)
     if has_scheme(text) or Path(text).exists():

@@ -52,8 +52,7 @@ def file_identity(path: Path | None) -> tuple[int, int] | None:
 def make(path: Path) -> None:
     """Make the file unless it exists. The caller holds its lock.
 
-    Raises:
-        ClozeError: a migration of the file is not finished, or a newer MLflow made the file.
+    Raises ClozeError: a migration of the file is not finished, or a newer MLflow made the file.
     """
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
@@ -140,8 +139,7 @@ def why_closed(path: Path) -> tuple[str, bool]:
 
     Another process asks, because MLflow remembers what it has opened.
 
-    Raises:
-        SlowDatabaseError: it was not opened in time.
+    Raises SlowDatabaseError: it was not opened in time.
     """
     try:
         with closing(
@@ -163,8 +161,7 @@ def why_closed(path: Path) -> tuple[str, bool]:
 def mend(path: Path, spools: Path) -> None:
     """Finish a migration, or do it, on a copy; if that fails, set the file aside for a new one.
 
-    Raises:
-        ClozeError: a newer MLflow made the file, or it is slow, so it is left as it is.
+    Raises ClozeError: a newer MLflow made the file, or it is slow, so it is left as it is.
     """
     _check_not_newer(path)
     copy = _beside(path)

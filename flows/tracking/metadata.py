@@ -76,11 +76,7 @@ OPEN = (None, "auto")  # values that the stage chooses; known when it ends
 
 
 def of_node(config: StageConfig, axis_values: Mapping[str, Any]) -> dict[str, str]:
-    """Return a node's parameters.
-
-    Args:
-        axis_values: matrix values of the node, by axis.
-    """
+    """Return a node's parameters."""
     fields = config.model_dump(mode="json").items()
     closed = {name: value for name, value in fields if value not in OPEN}
     plain = {name: value for name, value in closed.items() if type(value) in (str, int, float)}

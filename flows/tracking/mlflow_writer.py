@@ -234,9 +234,7 @@ class Registry:
     def __init__(self, runs: Path, uri: str | None = None) -> None:
         """Connect to MLflow.
 
-        Args:
-            runs: runs directory.
-            uri: server or database. Default: where runs are recorded.
+        `uri`: server or database. Default: where runs are recorded.
         """
         self.name, self.uri = models.registered_name(), uri or tracking_uri(runs)
         self._directory = runs / DIRECTORY
@@ -285,7 +283,15 @@ class Registry:
                 for name, value in (tags or {}).items():
                     self._client.set_model_version_tag(self.name, version.version, name, value)
             if metrics:
-                self._log_metrics(version, metrics, step)
+                from mlflow.entities import Metric
+
+                about = {"model_id": version.tags[models.LOGGED]}
+                milliseconds = int(time.time() * 1000)
+                entries = [
+                    Metric(name, float(value), milliseconds, step, **about)
+                    for name, value in metrics.items()
+                ]
+                self._client.log_batch(version.run_id, metrics=entries)
             return int(version.version)
 
     def find(self, fingerprint: str) -> int | None:
@@ -336,16 +342,6 @@ class Registry:
         )
         self._client.set_terminated(run.info.run_id)
         return str(run.info.run_id)
-
-    def _log_metrics(self, version: ModelVersion, metrics: Mapping[str, float], step: int) -> None:
-        from mlflow.entities import Metric
-
-        milliseconds = int(time.time() * 1000)
-        entries = [
-            Metric(name, float(value), milliseconds, step, model_id=version.tags[models.LOGGED])
-            for name, value in metrics.items()
-        ]
-        self._client.log_batch(version.run_id, metrics=entries)
 
     @contextmanager
     def _asking(self) -> Iterator[None]:

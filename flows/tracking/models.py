@@ -18,6 +18,7 @@ import importlib.metadata
 import json
 import os
 import posixpath
+import re
 import shutil
 import tempfile
 import warnings
@@ -59,19 +60,12 @@ LOCK = "models.lock"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """A checkpoint to record.
+    """A checkpoint to record."""
 
-    Attributes:
-        path: directory of the complete checkpoint.
-        fingerprint: artifact's fingerprint, or `FINGERPRINT/checkpoints/STEP` for an intermediate
-            checkpoint.
-        build: id of the training's build; empty: unknown.
-        node: name of the node in the run's graph.
-    """
-
-    path: str
+    path: str  # directory of the complete checkpoint
+    # artifact's fingerprint, or `FINGERPRINT/checkpoints/STEP` for an intermediate checkpoint
     fingerprint: str
-    build: str = ""
+    build: str = ""  # id of the training's build; empty: unknown
     node: str = ""
     step: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)
@@ -80,6 +74,10 @@ class Checkpoint:
     def key(self) -> str:
         """Key of the LoggedModel; two builds can have the same fingerprint."""
         return f"{self.build or self.fingerprint}/{self.step}"
+
+    @property
+    def name(self) -> str:
+        return (self.node or "checkpoint") + f"-step-{self.step}" * bool(self.step)
 
     @property
     def all_tags(self) -> dict[str, str]:
@@ -95,8 +93,7 @@ class Checkpoint:
     def config(self) -> dict[str, Any]:
         """Return the checkpoint's `config.json`.
 
-        Raises:
-            DataError: the checkpoint is missing or incomplete.
+        Raises DataError: the checkpoint is missing or incomplete.
         """
         if not storage.exists(storage.join(self.path, COMPLETE)):
             raise DataError(
@@ -109,8 +106,7 @@ class Checkpoint:
     def files(self) -> list[str]:
         """Return the relative names of the files that the model needs.
 
-        Raises:
-            DataError: a name leads out of the checkpoint.
+        Raises DataError: a name leads out of the checkpoint.
         """
         content = json.loads(storage.read_text(storage.join(self.path, COMPLETE)))
         names = [str(entry["path"]) for entry in content["files"]]
@@ -147,8 +143,7 @@ def logged_model(
 ) -> LoggedModel:
     """Return a checkpoint's READY LoggedModel; upload it if it is missing or incomplete.
 
-    Args:
-        run_id: MLflow's id of the run that made the checkpoint.
+    `run_id`: MLflow's id of the run that made the checkpoint.
 
     Raises:
         DataError: the checkpoint is missing or damaged, or MLflow cannot serve its heads.
@@ -166,7 +161,7 @@ def logged_model(
         if matches
         else client.create_logged_model(
             experiment_id,
-            name=_model_name(checkpoint),
+            name=re.sub(r"""[/:.%"']""", "-", checkpoint.name),  # which MLflow rejects
             source_run_id=run_id,
             tags=checkpoint.all_tags,
             model_type="cloze",
@@ -234,27 +229,20 @@ def _description(tags: Mapping[str, str], model: LoggedModel) -> str:
     return " · ".join(filter(None, known))
 
 
-def _model_name(checkpoint: Checkpoint) -> str:
-    """Return a model name without `/ : . % " '`, which MLflow rejects."""
-    name = checkpoint.node or "checkpoint"
-    if checkpoint.step:
-        name += f"-step-{checkpoint.step}"
-    return "".join("-" if letter in "/:.%\"'" else letter for letter in name)
-
-
 def _upload(client: MlflowClient, model: LoggedModel, checkpoint: Checkpoint) -> None:
     config, names = checkpoint.config(), checkpoint.files()
     with tempfile.TemporaryDirectory(prefix="cloze-") as temporary:
         description = Path(temporary) / "model"
         _describe(description, config, model)
-        root = _local_directory(model.artifact_location)
-        if root is None:
+        place = urlparse(model.artifact_location)
+        if place.scheme not in ("", "file"):
             client.log_model_artifacts(model.model_id, str(description))
             for name in names:
                 target = posixpath.join(DATA, posixpath.dirname(name)).rstrip("/")
                 with local_copy(storage.join(checkpoint.path, name)) as path:
                     client.log_model_artifact(model.model_id, path, target)
             return
+        root = Path(unquote(place.path))
         root.mkdir(parents=True, exist_ok=True)
         shutil.copytree(description, root, dirs_exist_ok=True)
         for name in names:
@@ -271,11 +259,6 @@ def local_copy(path: str) -> Iterator[str]:
         copy = str(Path(temporary) / posixpath.basename(path))
         storage.download(path, copy)
         yield copy
-
-
-def _local_directory(location: str) -> Path | None:
-    parsed = urlparse(location)
-    return Path(unquote(parsed.path)) if parsed.scheme in ("", "file") else None
 
 
 def _describe(directory: Path, config: Mapping[str, Any], model: LoggedModel) -> None:

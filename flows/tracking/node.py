@@ -74,20 +74,16 @@ class MlflowNodeReporter(Reporter):
             **self._records.tags(),
         }
         self.run = self._records.start_node_run(planned, build_id, tags)
-        self._spool.tags(self.run, {"mlflow.note.content": self._note(build_id)})
+        note = (  # in Markdown
+            f"`{planned.name}`: artifact `{tags['cloze.artifact']}`, fingerprint "
+            f"`{planned.fingerprint[:12]}`, build `{build_id}`. "
+            f"{shell_command('lineage', tags['cloze.artifact'])} shows what it was made from, "
+            f"{shell_command('logs', tags['cloze.artifact'])} its output."
+        )
+        self._spool.tags(self.run, {"mlflow.note.content": note})
         self._spool.params(self.run, metadata.of_node(planned.node.config, planned.node.values))
         for role, path in planned.inputs.items():
             self._input(role, path)
-
-    def _note(self, build_id: str) -> str:
-        """Return the run's description, in Markdown."""
-        directory = storage.absolute(self._planned.artifact)
-        return (
-            f"`{self._planned.name}`: artifact `{directory}`, fingerprint "
-            f"`{self._planned.fingerprint[:12]}`, build `{build_id}`. "
-            f"{shell_command('lineage', directory)} shows what it was made from, "
-            f"{shell_command('logs', directory)} its output."
-        )
 
     def _input(self, role: str, path: str) -> None:
         """Log an input that contains data."""
@@ -164,7 +160,7 @@ class MlflowNodeReporter(Reporter):
         step = int(manifest.summary.get("steps", 0))
         compared = {
             metadata.section_name(name)
-            for name in stages.compared_metrics(self._planned.node.stage, manifest.summary)
+            for name in stages.stage(manifest.stage).compared_metrics(manifest.summary)
         }
         points = [
             point
@@ -220,9 +216,7 @@ class MlflowNodeReporter(Reporter):
     def __enter__(self) -> MlflowNodeReporter:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: object
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._end_sampler()
         if self.run is not None:
             status = status_of(error)

@@ -85,8 +85,8 @@ class MlflowRunLogger:
         self._worst: dict[str, str] = {}  # section -> worst status of its nodes
         self._changing = threading.Lock()  # nodes run concurrently
         self._pending_metrics: dict[str, float] = {}  # metrics of cached nodes, until a run exists
-        if self.spool.has_leftovers():
-            self.spool.start_sender()
+        if any(path != self.spool.path for path in self.spool.directory.glob("*.jsonl")):
+            self.spool.start_sender()  # of what earlier runs left
 
     def begin(
         self,
@@ -99,7 +99,6 @@ class MlflowRunLogger:
         """Start the run; it is recorded when its first node starts.
 
         Args:
-            name: name of the run.
             config: config as the user wrote it, for the parameters and `config.yaml`.
             resolved: complete config of every node, for `resolved.yaml`.
             run_id: id of a run that other processes may retry; they continue the same MLflow run.
@@ -141,7 +140,7 @@ class MlflowRunLogger:
     def _headline(self, step: PlannedNode, result: BuildResult) -> None:
         """Log the node's metrics and the report in the parent run."""
         manifest = result.manifest
-        figures = stages.compared_metrics(step.node.stage, manifest.summary)
+        figures = stages.stage(manifest.stage).compared_metrics(manifest.summary)
         metrics = {metadata.metric_name(step.name, key): value for key, value in figures.items()}
         if self._parent is None:
             self._pending_metrics |= metrics

@@ -41,7 +41,7 @@ import threading
 import time
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -79,8 +79,7 @@ Point = tuple[str, float, int, int]  # key, value, step, milliseconds since 1970
 def tracking_uri(runs: Path) -> str:
     """Return `$MLFLOW_TRACKING_URI`, or else the URI of a SQLite file in the runs directory.
 
-    Raises:
-        UsageError: MLflow, which would refuse each record, has no store for the URI.
+    Raises UsageError: MLflow, which would refuse each record, has no store for the URI.
     """
     uri = os.environ.get(URI)
     if not uri:
@@ -115,9 +114,6 @@ class Spool:
     """Writer of records, which starts their sender.
 
     After its start no method raises because of the server, or because of the spool's own disk.
-
-    Attributes:
-        failures: errors of the disk; what was to be written then may be missing.
     """
 
     def __init__(self, directory: Path, uri: str) -> None:
@@ -131,6 +127,7 @@ class Spool:
         fcntl.flock(self._stream, fcntl.LOCK_SH)
         temporary.rename(self.path)
         self._writing = threading.Lock()
+        # errors of the disk; what was to be written then may be missing
         self.failures: list[OSError] = []
         self._sender: subprocess.Popen[bytes] | None = None
         # run id -> how far its records have come
@@ -152,10 +149,6 @@ class Spool:
             yield
         except OSError as error:  # a disk that is full, read-only or gone
             self.failures.append(error)
-
-    def has_leftovers(self) -> bool:
-        """Return whether earlier runs left records to send."""
-        return any(path != self.path for path in self.directory.glob("*.jsonl"))
 
     def start_sender(self) -> None:
         """Start the process that sends this spool and orphaned ones; again after a kill."""
@@ -304,8 +297,7 @@ class Spool:
 def claim(path: Path, *, shared: bool) -> IO[bytes] | None:
     """Open and lock a spool; None: it is gone, or a live process owns it.
 
-    Args:
-        shared: True: share the lock with the spool's writer, as its sender. False: exclusive.
+    `shared`: True: share the lock with the spool's writer, as its sender. False: exclusive.
     """
     try:
         stream = path.open("r+b")
@@ -343,8 +335,14 @@ def complete(stream: IO[bytes], directory: Path) -> None:
     stream.seek(content.rfind(b"\n") + 1)  # over a torn last line
     stream.truncate()
     records = whole_records(content)
+    attempts: dict[str, int] = {}  # of runs without an end, in start order
+    for record in records:
+        if record["op"] == "start":
+            attempts[record["run"]] = record.get("attempt", 1)
+        elif record["op"] == "end":
+            attempts.pop(record["run"], None)
     # In start order a parent precedes its children; they end before it.
-    for run, attempt in reversed(open_runs(records).items()):
+    for run, attempt in reversed(attempts.items()):
         cursor = spool_state.RunCursor()
         for record in records:
             cursor.see(run, record)
@@ -374,17 +372,6 @@ def whole_records(content: bytes) -> list[dict[str, Any]]:
     """Return the records of complete lines; damaged lines are skipped."""
     lines = content[: content.rfind(b"\n") + 1].split(b"\n")
     return [record for line in lines if (record := spool_state.read_line(line))]
-
-
-def open_runs(records: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """Return attempt by run, in start order, for runs that were started and not ended."""
-    attempts: dict[str, int] = {}
-    for record in records:
-        if record["op"] == "start":
-            attempts[record["run"]] = record.get("attempt", 1)
-        elif record["op"] == "end":
-            attempts.pop(record["run"], None)
-    return attempts
 
 
 def flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:

@@ -60,8 +60,7 @@ class SpoolSender:
             stream: the claimed spool.
             is_over: the spool is complete; it is removed when all of it has arrived.
 
-        Raises:
-            Exception: a record could not be sent.
+        Raises Exception: a record could not be sent.
         """
         if is_over:
             complete(stream, spool.parent)
@@ -93,8 +92,7 @@ class SpoolSender:
 
         If it is rejected, send its entries one by one, and set rejected ones aside.
 
-        Raises:
-            Exception: the record must be sent again later.
+        Raises Exception: the record must be sent again later.
         """
         try:
             self._sender.send(record)
@@ -174,21 +172,17 @@ def _merge_metrics(lines: Iterable[bytes]) -> Iterator[tuple[int, dict[str, Any]
     size = 0
     for line in lines:
         record = read_line(line)
-        is_next = record and (record["op"], record["run"]) == (
-            "metrics",
-            (pending or {}).get("run"),
-        )
-        points = record["metrics"] if record and is_next else []
-        if pending and points and len(pending["metrics"]) + len(points) <= METRICS_A_REQUEST:
-            pending["metrics"] += points
-            size += len(line)
-            continue
+        points = record["metrics"] if record and record["op"] == "metrics" else None
+        if pending is not None and record is not None and points is not None:
+            count = len(pending["metrics"]) + len(points)
+            if record["run"] == pending["run"] and count <= METRICS_A_REQUEST:
+                pending["metrics"] += points
+                size += len(line)
+                continue
         if pending is not None:
             yield size, pending
-            pending = None
-        if record is not None and record["op"] == "metrics":
-            pending, size = record, len(line)
-        else:
+        pending, size = (None, 0) if points is None else (record, len(line))
+        if points is None:
             yield len(line), record
     if pending is not None:
         yield size, pending

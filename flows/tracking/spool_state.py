@@ -39,8 +39,7 @@ DESCRIPTION = "A run of Cloze has a child run for each node, and a group for eac
 def connect(uri: str) -> MlflowClient:
     """Return a client with short timeouts; callers retry.
 
-    Raises:
-        ClozeError: MLflow's database cannot be opened.
+    Raises ClozeError: MLflow's database cannot be opened.
     """
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
@@ -100,11 +99,9 @@ def _artifacts(uri: str) -> str | None:
 def exclusive(directory: Path, name: str) -> Iterator[None]:
     """Hold a lock among the processes of a spools' directory.
 
-    Args:
-        name: file of the lock. Lookup and creation share a lock, so two processes create it once.
+    `name`: file of the lock. Lookup and creation share a lock, so two processes create it once.
 
-    Raises:
-        TimeoutError: another process holds it for longer than `LOCK_SECONDS`.
+    Raises TimeoutError: another process holds it for longer than `LOCK_SECONDS`.
     """
     directory.mkdir(parents=True, exist_ok=True)
     with (directory / name).open("a+") as lock:
@@ -118,12 +115,11 @@ def read_line(line: bytes) -> dict[str, Any] | None:
     if record is None or record["op"] != "metrics":
         return record
     points = record.get("metrics")
-    is_whole = isinstance(points, list) and all(map(_is_point, points))
+    is_whole = isinstance(points, list) and all(
+        isinstance(point, list) and len(point) == 4 and isinstance(point[2], int)
+        for point in points
+    )
     return record if is_whole else None
-
-
-def _is_point(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 4 and isinstance(value[2], int)
 
 
 # Cursors: how far the records of each MLflow run have come; a run may be resumed later.
@@ -137,20 +133,12 @@ MODE = "?workflowType=machine_learning"  # else MLflow shows the page for langua
 
 @dataclass(slots=True)
 class RunCursor:
-    """Cursor of a run.
+    """Cursor of a run."""
 
-    Attributes:
-        step: highest recorded step; -1: none.
-        sample: highest recorded sample; -1: none.
-        attempt: number of starts.
-        experiment: MLflow's id of the experiment; empty: MLflow does not know the run.
-        mlflow: MLflow's id of the run.
-    """
-
-    step: int = NONE
-    sample: int = NONE
+    step: int = NONE  # highest recorded step; -1: none
+    sample: int = NONE  # highest recorded sample; -1: none
     attempt: int = 0
-    experiment: str = ""
+    experiment: str = ""  # MLflow's id of the experiment; empty: MLflow does not know the run
     mlflow: str = ""
 
     def see(self, run: str, record: Mapping[str, Any]) -> None:

@@ -15,8 +15,7 @@ class Tracker(Protocol):
     def __init__(self, directory: Path, name: str) -> None:
         """Begin in `directory`, and replace what an earlier call has written there.
 
-        Args:
-            name: the training's, for people, such as sample/pretrain.
+        `name`: the training's, for people, such as sample/pretrain.
         """
 
     def log(self, step: int, time: float, metrics: Mapping[str, float]) -> None:

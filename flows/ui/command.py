@@ -14,11 +14,10 @@ from urllib.parse import quote
 from rich.console import Console
 from rich.markup import escape
 
-from cloze.core import storage
+from cloze.core import places
 from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError, require_packages
 from cloze.core.processes import wait_until
-from cloze.flows.graph import plan
 from cloze.flows.run import server_addresses
 from cloze.flows.tracking import spool_state
 from cloze.flows.tracking.spool import DIRECTORY
@@ -35,17 +34,15 @@ TITLES = {"page": "Runs", "prefect": "Prefect", "mlflow": "MLflow"}
 
 def runs_of_home() -> Path:
     """Return `$CLOZE_RUNS_DIR`, or `runs`, below `$CLOZE_HOME` or the working directory."""
-    return (storage.local_setting("CLOZE_HOME", ".") / plan.runs_directory()).resolve()
+    return (places.local_setting("CLOZE_HOME", ".") / places.runs_directory()).resolve()
 
 
 def serve(requested: Mapping[str, int | None], as_json: bool) -> None:
     """Supervise until Ctrl-C, or print the addresses of the running servers.
 
-    Args:
-        requested: ports of `page`, `prefect` and `mlflow`; None: the default or the next free one.
+    `requested`: ports of `page`, `prefect` and `mlflow`; None: the default or the next free one.
 
-    Raises:
-        UsageError: a requested port is taken, or the servers run on another one.
+    Raises UsageError: a requested port is taken, or the servers run on another one.
     """
     require_packages("prefect", "mlflow")
     runs, screen = runs_of_home(), terminal.console()
@@ -123,8 +120,7 @@ def _attach(
 def show(now: Mapping[str, Any], screen: Console, as_json: bool) -> None:
     """Print addresses, deployments, and services that are not up.
 
-    Args:
-        as_json: also print a JSON object to standard output.
+    `as_json`: also print a JSON object to standard output.
     """
     # a link with the login is for eyes, not for a log that others may read
     key = login.key_of(Path(now["login"]).read_text("utf-8")) if screen.is_terminal else ""

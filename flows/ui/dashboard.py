@@ -179,8 +179,7 @@ def _page_of(servers: Mapping[str, Any], name: str, path: str) -> str | None:
 def run_rows(runs: Path, servers: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return a row for the newest start of each run, newest first.
 
-    Args:
-        servers: addresses of the servers, for links to flow runs.
+    `servers`: addresses of the servers, for links to flow runs.
     """
     rows = []
     records = status_file.all_records(runs).values()

@@ -20,8 +20,7 @@ KILL_SECONDS = 5.0  # for the kernel to end a killed process
 def marked_processes(directory: Path, service: str | None = None) -> list[psutil.Process]:
     """Return this user's processes that descend from the supervisor of a state directory.
 
-    Args:
-        service: only descendants of this service. None: all but this process and its descendants.
+    `service`: only descendants of this service. None: all but this process and its descendants.
     """
     excluded = {os.getpid()}
     if service is None:

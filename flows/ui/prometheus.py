@@ -25,14 +25,7 @@ from cloze.flows.tracking.spool import DIRECTORY
 from cloze.flows.tracking.spool_sender import unsent
 from cloze.flows.tracking.spool_state import count_dead_letters
 
-STATES = (
-    status_file.RUNNING,
-    status_file.FINISHED,
-    status_file.FAILED,
-    status_file.CANCELLED,
-    status_file.CRASHED,
-    status_file.LOST,
-)
+STATES = ("running", "finished", "failed", "cancelled", "crashed", "lost")
 GB = 1e9
 
 

@@ -60,7 +60,7 @@ class ServiceProcess:
         }
         self.process: subprocess.Popen[bytes] | None = None
         self.state, self.restarts, self.since, self.last = "waiting", 0, 0.0, ""
-        self.has_been_up = self._hung = False
+        self.has_been_up = False
         self.messages: list[str] = []
         self._pause, self._not_before, self._early_ends = FIRST_PAUSE, 0.0, 0
         self._cleaning = threading.Thread()
@@ -86,7 +86,6 @@ class ServiceProcess:
             elif self.state == "up":
                 self.state = "silent"
             elif self.state == "starting" and time.time() > self.since + HUNG_SECONDS:
-                self._hung = True
                 with suppress(ProcessLookupError):  # `supervise` records its end, with its error
                     os.killpg(process.pid, signal.SIGKILL)
 
@@ -144,9 +143,9 @@ class ServiceProcess:
         self.process = None
         self._cleaning = threading.Thread(target=self._end_leftovers, daemon=True)
         self._cleaning.start()
-        # who is killed by another cannot say why
-        cause = last_error(self.log) if self._hung or code != -signal.SIGKILL else ""
-        self._hung = False
+        # Who is killed by another cannot say why; who hangs at its start is killed by this process.
+        hung = self.state == "starting" and time.time() > self.since + HUNG_SECONDS
+        cause = last_error(self.log) if hung or code != -signal.SIGKILL else ""
         self._plan_restart(f"{describe_exit(code)}{cause}")
 
     def _plan_restart(self, last: str) -> None:

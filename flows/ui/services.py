@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from cloze.core import storage
+from cloze.core import places
 from cloze.core.errors import UsageError
 from cloze.core.processes import free_ports
 from cloze.core.stages.execution import Execution
@@ -27,25 +27,16 @@ NEARBY = 50  # ports tried after the default one
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Service:
-    """A server that the supervisor keeps running.
+    """A server that the supervisor keeps running."""
 
-    Attributes:
-        name: name of the log and of the entry in `state.json`.
-        title: name for people.
-        module: arguments of `python -m`.
-        port: port that it listens on; None: none.
-        health: URL that answers 200 when the server is up; None: up means that it runs.
-        after_deploy: start only after the deployments were sent.
-        grace: grace period in seconds.
-    """
-
-    name: str
+    name: str  # name of the log and of the entry in `state.json`
     title: str
-    module: tuple[str, ...]
-    port: int | None = None
+    module: tuple[str, ...]  # arguments of `python -m`
+    port: int | None = None  # port that it listens on; None: none
+    # URL that answers 200 when the server is up; None: up means that it runs
     health: str | None = None
-    after_deploy: bool = False
-    grace: float = SERVER_GRACE
+    after_deploy: bool = False  # start only after the deployments were sent
+    grace: float = SERVER_GRACE  # grace period in seconds
 
     @property
     def command(self) -> list[str]:
@@ -126,12 +117,12 @@ def environment(runs: Path, prefect_port: int, login: str) -> dict[str, str]:
     `PREFECT_HOME`, a database URL and authentication settings in the environment are kept.
     """
     directory = server_addresses.directory(runs).resolve()
-    home = storage.local_setting("CLOZE_HOME", ".")
+    home = places.local_setting("CLOZE_HOME", ".")
     return {
         "PREFECT_API_URL": f"{address(prefect_port)}/api",
         "PREFECT_SERVER_API_AUTH_STRING": login,
         "PREFECT_API_AUTH_STRING": login,
-        "PREFECT_HOME": str(storage.local_setting("PREFECT_HOME", str(directory / "prefect"))),
+        "PREFECT_HOME": str(places.local_setting("PREFECT_HOME", str(directory / "prefect"))),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_UI_V2_ENABLED": "false",  # calls a tracker; run links open V1
@@ -155,8 +146,7 @@ def choose_port(
 ) -> int:
     """Return a free port outside `used_ports`: the requested one, the default, or a later one.
 
-    Raises:
-        UsageError: the port requested with `option` is not free.
+    Raises UsageError: the port requested with `option` is not free.
     """
     if requested is not None:
         if requested in used_ports or not is_free(requested):

@@ -40,10 +40,7 @@ SWEEP_SECONDS, DEPLOY_SECONDS = 60.0, 5.0  # until the next sweep or the next at
 class Supervisor:
     """Supervisor of services until it is asked to stop. Call `run` in the main thread.
 
-    Args:
-        page_port: port of the dashboard.
-        report: prints a line in the terminal.
-        on_up: called once with the state, when every service is up or has failed.
+    `on_up`: called once with the state, when every service is up or has failed.
     """
 
     def __init__(

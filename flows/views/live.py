@@ -18,7 +18,7 @@ from rich.table import Column
 from rich.text import Text
 
 from cloze.core.humanize import format_count, format_number
-from cloze.core.stages.stage import Reporter
+from cloze.core.stages.stage import Figures, Reporter
 
 WIDTH = 80
 _LOSS_SUFFIX = "_loss"  # suffix of one objective's loss
@@ -174,9 +174,7 @@ class StageDisplay(Reporter):
         else:
             self._progress.remove_task(self._task)
 
-    def progress(
-        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
-    ) -> None:
+    def progress(self, done: float, total: float | None, unit: str, figures: Figures) -> None:
         """Show progress; `figures["step"]` names a part of the stage, which restarts the bar."""
         if figures.get("step") != self._step:
             self._step = figures.get("step")

@@ -206,9 +206,7 @@ def show(
 ) -> None:
     """Print the plan: tree, left-out nodes, totals.
 
-    Args:
-        left_out: reasons by node.
-        total_seconds: seconds for the whole run, with independent nodes in parallel.
+    `total_seconds`: seconds for the whole run, with independent nodes in parallel.
     """
     out.print(tree(steps, estimates, out.width))
     for line in left_out_lines(left_out or {}):

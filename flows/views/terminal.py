@@ -81,7 +81,7 @@ def group_instances(
 def console() -> Console:
     """Return the console of progress and notes: standard error, silent with --quiet."""
     stream: Any = _Screen(sys.stderr)
-    return WholeConsole(file=stream, highlight=False, emoji=False, quiet=_has_flag("quiet"))
+    return WholeConsole(file=stream, highlight=False, emoji=False, quiet=has_flag("quiet"))
 
 
 class _Screen:
@@ -138,12 +138,7 @@ class WholeConsole(Console):
         self.file.flush()
 
 
-def is_verbose() -> bool:
-    """Report whether this is a `cloze` command with --verbose."""
-    return _has_flag("verbose")
-
-
-def _has_flag(name: str) -> bool:
+def has_flag(name: str) -> bool:
     """Report whether the running command has this global option."""
     context = click.get_current_context(silent=True)
     return bool(context and context.find_root().params.get(name))
@@ -218,8 +213,7 @@ def summary_tables(content: Mapping[str, Any], width: int) -> Iterator[Table]:
     All columns but the first contain numbers. Columns that do not fit beside the others without a
     break within a number are in further tables, which repeat the first column.
 
-    Args:
-        width: columns of the terminal.
+    `width`: columns of the terminal.
     """
     columns = [[str(row[i]) for row in content["rows"]] for i in range(len(content["columns"]))]
     names = [str(name) for name in content["columns"]]
@@ -250,8 +244,7 @@ def result_table(
 ) -> Table:
     """Return a table of nodes with time, rows and result; its title is their directory.
 
-    Args:
-        sections: section by node; many instances of a section share a line.
+    `sections`: section by node; many instances of a section share a line.
     """
     directory = next((posixpath.dirname(result.artifact) for result in results.values()), None)
     columns = ("node", "time", "rows", "result")

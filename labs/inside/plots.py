@@ -9,7 +9,7 @@ from typing import Any
 import matplotlib as mpl
 import numpy as np
 
-from cloze.flows.report.plots import BLUE, ORANGE, STYLE, lines, panels, svg
+from cloze.flows.report.plots import BLUE, CYCLE, ORANGE, STYLE, lines, svg
 from cloze.flows.report.report_nodes import ReportNode
 
 from matplotlib.figure import Figure  # isort: skip, after `plots` has chosen the backend
@@ -35,6 +35,26 @@ def draw_layers(summary: Mapping[str, Any]) -> str:
         {title: _column(rows, key) for key, title in names.items()},
         {title: summary[key] for key, title in maps.items() if key in summary},
     )
+
+
+def panels(
+    curves: Mapping[str, Sequence[tuple[float, float]]],
+    maps: Mapping[str, Sequence[Sequence[float]]],
+) -> str:
+    """Plot curves over layers and heat maps of layers with values from 0 to 1, side by side."""
+    with mpl.rc_context({**STYLE, "axes.grid": False}):
+        count = len(curves) + len(maps)
+        figure = Figure(figsize=(2.6 * count, 2.6), layout="constrained")
+        axes = figure.subplots(1, count, squeeze=False)[0]
+        for place, colour, (name, dots) in zip(axes, CYCLE, curves.items(), strict=False):
+            place.plot(*zip(*dots, strict=True), color=colour, marker="o", markersize=3)
+            place.set_ylim(bottom=0)
+            place.set(title=name, xlabel="layer")
+        for place, (name, rows) in zip(axes[len(curves) :], maps.items(), strict=True):
+            image = place.imshow(rows, vmin=0, vmax=1, cmap="Blues", origin="lower")
+            place.set(title=name, xlabel="layer", ylabel="layer")
+        figure.colorbar(image, ax=axes[-1])
+        return svg(figure)
 
 
 def _column(rows: Sequence[Mapping[str, Any]], key: str) -> Points:

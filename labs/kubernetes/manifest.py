@@ -25,6 +25,7 @@ from cloze.flows.launch.protocol import LaunchSpec
 API = "trainer.kubeflow.org/v1alpha1"
 MANAGER = "cloze.dev/launcher"  # owner of the patches
 ARTIFACT = "cloze.dev/artifact"  # label: hash of the artifact's directory
+FIELD = "kubernetes_options"  # of the execution, as of every launcher of a plug-in
 NODE = "node"  # replicated job and container in Trainer's runtimes
 GRACE_MARGIN = 15  # seconds added to the ranks' grace period, for the agent's last events
 # Trainer numbers the pods (PET_NODE_RANK). JobSet's headless service, named like the TrainJob,
@@ -105,7 +106,7 @@ def options(execution: LaunchOptions) -> Options:
         UsageError: an option is unknown, missing or malformed.
     """
     values: dict[str, Any] = {}
-    for option in execution.kubernetes_options:
+    for option in getattr(execution, FIELD):
         name, separator, value = option.partition("=")
         name = name.removeprefix("--").replace("-", "_")
         if not separator or not value:

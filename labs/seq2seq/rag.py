@@ -26,7 +26,6 @@ from cloze.core.artifacts import artifact
 from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
-from cloze.core.stages.worker import find_input
 from cloze.labs.retrieval.passage_tokens import (
     PassageTokens,
     log_marginal,
@@ -38,7 +37,7 @@ from cloze.labs.retrieval.passages import PassageIndex
 from cloze.labs.seq2seq.decoder import BeamSearch, EncoderDecoder, generate
 from cloze.labs.seq2seq.kv_cache import Memory
 from cloze.labs.seq2seq.stages import VECTORS
-from cloze.labs.vectors import SCALE, read_vectors, vectors_file_name
+from cloze.labs.vectors import SCALE, find_input, read_vectors, vectors_file_name
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import load_backbone, new_backbone

@@ -13,6 +13,7 @@ import click
 
 from cloze.core import storage
 from cloze.core.errors import DataError
+from cloze.core.places import runs_directory
 from cloze.flows.commands.base.field_options import NameOf
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
 from cloze.flows.tracking.trackers import TRACKERS, Tracker
@@ -125,7 +126,6 @@ def track(target: str, tracker: str, out: str | None, follows: bool, as_json: bo
     TARGET is a run, a node (RUN/NODE), or the directory of an artifact. MLflow has the metrics
     without this command.
     """
-    from cloze.flows.graph.plan import runs_directory
     from cloze.flows.run import status_file, targets
 
     directory, kind = Path(out or tracker), TRACKERS.find(tracker)

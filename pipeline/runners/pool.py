@@ -40,9 +40,9 @@ import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
 from cloze.core import storage
-from cloze.core.artifacts.fingerprints import cache_directory
 from cloze.core.errors import UsageError
 from cloze.core.identity import difference, identity
+from cloze.core.places import cache_directory
 from cloze.core.processes import MemoryWatch, describe_exit, die_with_parent, wait_until
 from cloze.pipeline.runners.base import CONTINUE, WorkerLostError
 from cloze.pipeline.runners.beam_worker import quiet_hang_ups

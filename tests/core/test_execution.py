@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cloze.core.config import parse_config
+from cloze.core.config import Values, parse_config
 from cloze.core.errors import UsageError
 from cloze.core.options import field_docs
+from cloze.core.plugins import Installed, Plugin, Row
+from cloze.core.stages import execution
 from cloze.core.stages.execution import Execution, Resources
 from tests import contracts
 
@@ -117,3 +120,28 @@ def test_the_grace_of_a_stage_and_of_its_scheduler() -> None:
     assert (given.min_grace_seconds, given.scheduler_grace_seconds) == (0.0, 0.0)
     assert (usual.min_grace_seconds, usual.scheduler_grace_seconds) == (25.0, 180.0)
     assert Execution(micro_batch="16").micro_batch == 16  # type: ignore[arg-type]
+
+
+def test_a_launcher_of_a_plugin_has_options_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The core names no launcher of a lab: its row says what its options are."""
+    row = Row("far.launcher:LAUNCHER", help="Setting of a far machine. Repeatable.")
+    plain = Row("near.launcher:LAUNCHER")
+    plugin = Plugin("far", "Far.", rows={"launchers": {"far": row, "near": plain}})
+    here = Installed(plugin, "cloze-far", "1", Path())
+    monkeypatch.setattr(execution, "installed", lambda: (here,))
+    monkeypatch.setattr(execution, "LAUNCHER_FIELDS", {"ssh_options": "ssh"})
+
+    class Near(Values):
+        """Near."""
+
+        nodes: int = 1
+
+    far: Any = execution.with_launchers(Near)
+    assert list(far.model_fields) == ["nodes", "far_options"]
+    assert (far().far_options, far(far_options=["x=1"]).far_options) == ((), ("x=1",))
+    assert field_docs(far)["far_options"] == row.help
+    assert far.__doc__ == "Near."
+    assert execution.LAUNCHER_FIELDS == {"ssh_options": "ssh", "far_options": "far"}
+    run = {"far_options": ["x=1"], "nodes": 2}
+    assert execution.without_other_launchers(run, "ssh") == {"nodes": 2}
+    assert execution.without_other_launchers(run, "far") == run

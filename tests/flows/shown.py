@@ -25,6 +25,7 @@ from cloze.flows.nightly import result as nightly
 from cloze.flows.nightly.journal import Change, Journal
 from cloze.flows.report import plots
 from cloze.flows.ui import dashboard, prometheus
+from cloze.labs.inside import plots as inside
 from tests.flows.nightly.test_journal import champion, night
 from tests.flows.nightly.test_trend_page import result as night_result
 from tests.flows.shown_reports import described, pictures, report
@@ -136,7 +137,7 @@ def _still() -> Iterator[None]:
         patch.setenv("TZ", "UTC")
         time.tzset()
         patch.setattr(time, "time", lambda: NOW)
-        for module in (plots, nightly):
+        for module in (plots, inside, nightly):
             patch.setattr(module, "svg", described)
         yield
     time.tzset()

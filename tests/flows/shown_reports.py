@@ -16,6 +16,7 @@ from cloze.flows.report import stage as report_stage
 from cloze.flows.report.graph_picture import NodePicture, graph_svg
 from cloze.flows.report.page import render
 from cloze.flows.report.report_nodes import Curve, NodePlacement, scores
+from cloze.labs.inside import plots as inside
 from tests.flows.report.test_page import gathered, many, single
 
 
@@ -78,7 +79,7 @@ def pictures() -> Iterator[tuple[str, str]]:
     yield "lines", plots.lines({"one": [(1, 0.5), (4, 0.25)], "two": [(2, 1.0)]}, "layer", "score")
     yield (
         "panels",
-        plots.panels({"entropy": [(0, 1.0), (1, 2.0)]}, {"map": [[0.0, 1.0], [0.5, 1.0]]}),
+        inside.panels({"entropy": [(0, 1.0), (1, 2.0)]}, {"map": [[0.0, 1.0], [0.5, 1.0]]}),
     )
     yield "smooth", json.dumps([round(value, 6) for value in plots.smooth([1.0, 2.0, 4.0])])
     yield "style", json.dumps([plots.STYLE, plots.SCREEN, plots.CYCLE])

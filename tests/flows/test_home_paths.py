@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cloze.core import places
 from cloze.flows import cli
-from cloze.flows.graph import plan
 from cloze.flows.graph.config import load
 from cloze.flows.machine import slots
 
@@ -41,7 +41,7 @@ def test_in_variables_that_a_service_or_a_container_sets(
 ) -> None:
     monkeypatch.setenv("CLOZE_RUNS_DIR", "~/runs")
     monkeypatch.setenv("CLOZE_SLOTS_DIR", "~/slots")
-    assert plan.runs_directory() == home / "runs"
+    assert places.runs_directory() == home / "runs"
     assert slots.directory() == home / "slots"
 
 

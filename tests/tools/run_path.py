@@ -1,10 +1,13 @@
-"""Count the functions that a run passes before the first step of its training.
+"""Count the functions that a run passes before the first step of its work.
 
     python -m tests.tools.run_path          preset sample, data cached, node pretrain alone
+    python -m tests.tools.run_path --toy    a graph of one toy stage
     python -m tests.tools.run_path --list   also the functions by file
 
 It counts distinct functions of this repository by `sys.setprofile`, in the process of the command
-and in rank 0. What runs while a module is imported is counted apart. A count says nothing of time.
+(the head) and in rank 0. Those of the copy that a run makes of its source count as the
+repository's. Lambdas and comprehensions do not count. What runs while a module is imported is
+counted apart. A count says nothing of time.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,15 +30,23 @@ from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 OUT = "RUN_PATH_OUT"  # variable: directory of the counts
-FIRST_STEP = "step_batches"  # what a training calls for its first batch
-RANK = "rank 0"
+# what a training calls for its first batch; the function of the toy stage
+FIRST_STEPS = (":step_batches", "tests/flows/toy.py:run")
+HEAD, RANK = "command", "rank 0"
 RUN = ("run", "sample", "--no-prefect")
+TOY = """
+from cloze.core.plugins import Table
+from cloze.flows.graph import stages
+stages.TABLE = Table("toys", "stage", {"toy": "tests.flows.toy:STAGE"})
+from cloze.flows import cli
+cli.main(["run", "toy.yaml", "--no-prefect"])
+"""
 Function = tuple[str, str]  # file and qualified name
 
 
 def watch() -> None:
     """Count from now on; called when an interpreter of the run starts."""
-    if sys.argv[:1] != ["-m"]:  # a helper, such as the sender of records
+    if sys.argv[:1] not in (["-m"], ["-c"]):  # a helper, such as the sender of records
         return
     seen: set[tuple[CodeType, bool]] = set()
     imports: dict[int, int] = defaultdict(int)  # modules that each thread imports now
@@ -43,7 +55,7 @@ def watch() -> None:
     def end(*_: object) -> None:
         sys.setprofile(None)
         threading.setprofile(None)
-        name = RANK if is_rank else "command"
+        name = RANK if is_rank else HEAD
         if not is_rank or os.environ["RANK"] == "0":
             Path(os.environ[OUT], f"{name}.json").write_text(json.dumps(sorted(_named(seen))))
         if not is_rank:
@@ -56,11 +68,14 @@ def watch() -> None:
         if event not in ("call", "return"):
             return
         code = frame.f_code
-        if code.co_name == "<module>":
-            imports[threading.get_ident()] += 1 if event == "call" else -1
+        if code.co_name == "<module>":  # but the program itself, and those that called this
+            count = imports[threading.get_ident()] + (1 if event == "call" else -1)
+            is_program = frame.f_globals.get("__name__") == "__main__"
+            imports[threading.get_ident()] = 0 if is_program else max(0, count)
         elif event == "call":
             seen.add((code, imports[threading.get_ident()] > 0))
-            if is_rank and code.co_name == FIRST_STEP:
+            place = f"{code.co_filename}:{code.co_name}"
+            if is_rank and place.endswith(FIRST_STEPS):
                 end()
 
     if not is_rank:
@@ -73,33 +88,42 @@ def _named(seen: set[tuple[CodeType, bool]]) -> set[tuple[str, str, bool]]:
     """Return file, name and whether it ran in an import, of this repository's functions."""
     found = set()
     for code, is_import in list(seen):
-        path = os.path.realpath(code.co_filename)
+        path = _own_file(code.co_filename)
         is_function = code.co_flags & inspect.CO_OPTIMIZED and not code.co_name.startswith("<")
-        if is_function and os.path.isfile(path) and path.startswith(f"{REPOSITORY}/"):
-            found.add((os.path.relpath(path, REPOSITORY), code.co_qualname, is_import))
+        if is_function and path and not path.startswith("tests/"):
+            found.add((path, code.co_qualname, is_import))
     return found
 
 
-def count() -> dict[str, dict[bool, set[Function]]]:
+def _own_file(name: str) -> str:
+    """Return the path of a file of this repository, or of the copy that a run makes; else ""."""
+    path = os.path.realpath(name)
+    copy = re.match(r".*/\.source/[0-9a-f]+/cloze/", path)
+    path = f"{REPOSITORY}/{path[copy.end() :]}" if copy else path
+    is_own = os.path.isfile(path) and path.startswith(f"{REPOSITORY}/")
+    return os.path.relpath(path, REPOSITORY) if is_own else ""
+
+
+def count(*, toy: bool = False) -> dict[str, dict[bool, set[Function]]]:
     """Run, and return the functions by process and by whether an import alone passed them."""
     # the sender of records may outlive the run
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as directory:
         Path(directory, "sitecustomize.py").write_text(
             "from tests.tools import run_path\nrun_path.watch()\n"
         )
+        Path(directory, "toy.yaml").write_text("toy: {}\n")
         environment = {**os.environ, "CLOZE_RUNS_DIR": f"{directory}/runs"}
-        command = [sys.executable, "-m", "cloze", *RUN]
-        subprocess.run(
-            [*command, "--until", "dataset"], env=environment, cwd=REPOSITORY, check=True
-        )
-        environment |= {
-            OUT: directory,
-            "PYTHONPATH": os.pathsep.join([directory, os.environ.get("PYTHONPATH", "")]),
-        }
-        subprocess.run(
-            [*command, "--only", "pretrain"], env=environment, cwd=REPOSITORY, check=True
-        )
-        return {name: _read(Path(directory, f"{name}.json")) for name in ("command", RANK)}
+        environment["CLOZE_SLOTS_DIR"] = f"{directory}/slots"  # a busy machine adds to the path
+        paths = [directory, str(REPOSITORY / "src"), str(REPOSITORY)]
+        watched = {**environment, OUT: directory, "PYTHONPATH": os.pathsep.join(paths)}
+        command, place = [sys.executable, "-c", TOY], directory
+        if not toy:
+            start, place = [sys.executable, "-m", "cloze", *RUN], str(REPOSITORY)
+            before = [*start, "--until", "dataset"]
+            subprocess.run(before, env=environment, cwd=place, check=True)
+            command = [*start, "--only", "pretrain"]
+        subprocess.run(command, env=watched, cwd=place, check=True, capture_output=toy)
+        return {name: _read(Path(directory, f"{name}.json")) for name in (HEAD, RANK)}
 
 
 def _read(path: Path) -> dict[bool, set[Function]]:
@@ -109,7 +133,7 @@ def _read(path: Path) -> dict[bool, set[Function]]:
 
 
 def main(arguments: Sequence[str]) -> None:
-    counted = count()
+    counted = count(toy="--toy" in arguments)
     together: set[Function] = set()
     for process, functions in counted.items():
         passed, imported = functions[False], functions[True]

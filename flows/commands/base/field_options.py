@@ -115,8 +115,6 @@ METAVAR_OF = {
     "gpu_ids": "ID",
     "beam_options": "--NAME=VALUE",
     "slurm_options": "--NAME=VALUE",
-    "ssh_options": "NAME=VALUE",
-    "kubernetes_options": "NAME=VALUE",
 }
 OPTION_OF = {  # repeatable options use the singular of the field's name, except:
     "licences": "--license",
@@ -153,23 +151,22 @@ def field_options(
     """Yield an option for each field that can have one, in the order of `placed`.
 
     Args:
-        model: the config class.
         prefix: prefix of the Python parameter names, to separate the fields of several models.
         placed: heading and level of each field.
-        spelled: spelling by field.
-        has_option: predicate for the fields that get an option.
         overriding: the options change recorded values, so every switch needs its `--no-`, and
             rare fields have an option, too.
         section: prefix of the fields' keys for `--set`.
     """
-    filled, docs, field_kinds = _filled_defaults(model), field_docs(model), field_types(model)
+    docs, field_kinds, filled = field_docs(model), field_types(model), dict[str, Any]()
+    for validator in _fillers(model):  # what a recipe or preset fills in if the user sets nothing
+        filled = getattr(model, validator)(filled)
     order = {name: number for number, name in enumerate(placed)}
     for name in sorted(field_kinds, key=lambda name: order.get(name, len(order))):
         info = model.model_fields[name]
         settings = _settings(name, field_kinds[name])
-        spelling = spelled.get(name) or OptionOverride(
-            _option_name(name, (settings or {}).get("multiple", False))
-        )
+        singular = name.removesuffix("s") if (settings or {}).get("multiple") else name
+        usual = OPTION_OF.get(name, f"--{singular.replace('_', '-')}")
+        spelling = spelled.get(name) or OptionOverride(usual)
         if not has_option(name) or (settings is None and spelling.parse is None):
             continue
         settings = {"help": docs.get(name), **(settings or {}), **spelling.settings}
@@ -201,32 +198,20 @@ def execution_options(
 
     Stage "" is for a command that changes a recorded execution.
     """
-    from cloze.core.stages.execution import Execution
+    from cloze.core.stages.execution import LAUNCHER_FIELDS, Execution
 
     placed = placements(stage, EXECUTION)
+    for name in LAUNCHER_FIELDS:  # those of plug-ins have no place yet
+        placed.setdefault(name, placed["slurm_options"])
     yield from field_options(
         Execution, prefix, placed, {}, has_option, overriding=not stage, section="run."
     )
-
-
-def _option_name(name: str, repeatable: bool) -> str:
-    if name in OPTION_OF:
-        return OPTION_OF[name]
-    return f"--{(name.removesuffix('s') if repeatable else name).replace('_', '-')}"
 
 
 def _fillers(model: type[BaseModel]) -> list[str]:
     """Return the validators that fill in values from a recipe or a preset."""
     validators = model.__pydantic_decorators__.model_validators
     return [name for name, validator in validators.items() if validator.info.mode == "before"]
-
-
-def _filled_defaults(model: type[BaseModel]) -> dict[str, Any]:
-    """Return the values that a recipe or preset fills in if the user sets nothing."""
-    values: dict[str, Any] = {}
-    for name in _fillers(model):
-        values = getattr(model, name)(values)
-    return values
 
 
 def _settings(name: str, annotation: Any) -> dict[str, Any] | None:
@@ -264,7 +249,8 @@ def _settings(name: str, annotation: Any) -> dict[str, Any] | None:
         return None
     units = [seconds for suffix, seconds in UNITS.items() if name.endswith(suffix)]
     unit_seconds = units[0] if units and kind is float else None
-    metavar = METAVAR_OF.get(name, METAVARS[kind])
+    usual = "NAME=VALUE" if name.endswith("_options") else METAVARS[kind]
+    metavar = METAVAR_OF.get(name, usual)
     return {"type": _bounded(scalar, marks, unit_seconds), "metavar": metavar}
 
 

@@ -75,10 +75,8 @@ class InferenceCommand(GroupedCommand):
 
     Args:
         stage: inference stage; default: named like the command.
-        text: help text of the input option.
         field: name of the input option, and of the field that a line of a plain file contains.
         target: what the first argument names.
-        show: renders a prediction for people.
         gather: makes the `--json` object for texts on the command line; default: the only
             prediction, or {"predictions": [...]}.
         spelled: options of config fields that have another name; None: the field has no option.
@@ -102,7 +100,7 @@ class InferenceCommand(GroupedCommand):
         settings.setdefault("callback", self.predict)
         super().__init__(name, **settings)
         self.stage, self.field = stage or name, field
-        self.show, self.gather, self.spelled = show, gather or _join_predictions, spelled or {}
+        self.show, self.gather, self.spelled = show, gather, spelled or {}
         self.params += [
             click.Argument(["checkpoint"], metavar=target.upper(), shell_complete=complete_targets),
             click.Argument(["more"], nargs=-1, metavar=f"[{field.upper()}]..."),
@@ -167,13 +165,7 @@ class InferenceCommand(GroupedCommand):
     def predict(
         self, request: Request, options: Mapping[str, Any], fields: Mapping[str, Any] | None = None
     ) -> None:
-        """Run the stage on the request and print its predictions.
-
-        Args:
-            request: the inputs.
-            options: config values of the stage.
-            fields: fields of every input.
-        """
+        """Run the stage on the request and print its predictions."""
         from cloze.flows.graph.command import run_inference
 
         with contextlib.ExitStack() as stack:
@@ -202,7 +194,9 @@ class InferenceCommand(GroupedCommand):
             scores = f" ({format_metrics(summary['metrics'])})" if "metrics" in summary else ""
             _announce(request, summary, f"{summary['answered']:,} answers{scores}")
         elif request.as_json and not as_lines:
-            emit(self.gather(answers))
+            is_single = len(answers) == 1
+            usual = answers[0] if is_single else {"predictions": answers}
+            emit(self.gather(answers) if self.gather else usual)
 
     def predict_into_file(
         self,
@@ -214,8 +208,6 @@ class InferenceCommand(GroupedCommand):
         """Run the stage for a file that has a format of its own, and print what it contains.
 
         Args:
-            request: the inputs, with `out`.
-            values: config values of the stage.
             receive: called with each batch of predictions.
             finish: called with the summary; it completes the file and describes its content.
         """
@@ -246,8 +238,7 @@ def _announce(request: Request, summary: Mapping[str, Any], content: str) -> Non
 def progress_line(stage: str, hidden: bool = False) -> Iterator[Reporter]:
     """Yield a reporter that shows progress on standard error, if both outputs are no terminal.
 
-    Args:
-        hidden: show nothing: the terminal gets the predictions.
+    `hidden`: show nothing: the terminal gets the predictions.
     """
     from cloze.core.stages.stage import NULL_REPORTER
     from cloze.flows.views import terminal
@@ -343,7 +334,3 @@ def _show(show: Callable[[Answer], RenderableType], answers: Sequence[Answer]) -
     out = terminal.output()
     for answer in answers:
         out.print(show(answer), markup=False)
-
-
-def _join_predictions(answers: Sequence[Answer]) -> Mapping[str, Any]:
-    return answers[0] if len(answers) == 1 else {"predictions": list(answers)}

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import click
@@ -33,9 +34,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 def complete_from(names: Callable[[click.Context], Iterable[str]], kind: str = "") -> Completer:
     """Return the completion of an argument from a function that lists its values.
 
-    Args:
-        names: function that lists the values.
-        kind: `file` or `dir`: paths are completed, too.
+    `kind`: `file` or `dir`: paths are completed, too.
     """
 
     def complete(
@@ -68,7 +67,6 @@ class GroupedOption(click.Option):
     """Option under a heading of `--help`.
 
     Args:
-        group: heading.
         common: shown by plain `--help`; other options by `--help-all` only.
         field_default: default of the config field; displayed, but never passed on.
         set_key: key of `--set` that replaces the option: it is hidden, and works until 0.2.
@@ -204,7 +202,6 @@ class OptionOverride:
     """Spelling of a field's option, where the general rule does not fit.
 
     Attributes:
-        name: name of the option.
         parse: parser from text (with `multiple`, a tuple of texts) to the field's value; raises
             ValueError with the expected form.
         settings: settings of the click option, over those derived from the field.
@@ -265,122 +262,31 @@ def split_commas(texts: tuple[str, ...]) -> Iterator[str]:
     return (word for text in texts for word in text.split(","))
 
 
-# Heading of each config field in `--help`, by stage. A star marks the fields that plain `--help`
-# shows, about twenty. A minus marks those that few set, and most of them in a file: they have no
-# option, `--set` takes them. A field without a row is under "Other", and a test then demands a row.
+# Heading of each config field in `--help`, by stage: `headings.txt`. A field without a row is under
+# "Other", and a test then demands a row.
 
 
 class Placement(NamedTuple):
-    """Heading of an option.
-
-    Attributes:
-        common: shown by plain `--help`.
-        rare: `--set` takes the field instead.
-    """
+    """Heading of an option."""
 
     group: str
-    common: bool = False
-    rare: bool = False
+    common: bool = False  # shown by plain `--help`
+    rare: bool = False  # `--set` takes the field instead
 
 
-SINGLE_DEVICE_FIELDS = {
-    "Processes and device": "*device *gpu_ids threads",
-    "Failures": "timeout_minutes",
-}
+def _headings() -> dict[str, dict[str, str]]:
+    """Return the fields by heading of each stage; `headings.txt` says what they mean."""
+    found: dict[str, dict[str, str]] = {}
+    for line in Path(__file__).with_name("headings.txt").read_text("utf-8").splitlines():
+        if not line.startswith("#"):
+            stage, heading, *fields = line.split(" | ")
+            found.setdefault(stage, {}).update({heading: fields[0]} if fields else found[heading])
+    return found
 
-EXECUTION = {
-    "Logging and evaluation": "-profile_steps",
-    "Checkpoints": "*checkpoint_every -keep_checkpoints",
-    "Memory and speed": "engine zero offload *micro_batch activation_checkpointing compile",
-    "Processes and hosts": "*processes *launcher -resources *hostfile nodes"
-    " -ssh_options slurm_options kubernetes_options device gpu_ids threads",
-    "Failures": "restarts min_nodes -min_processes -timeout_minutes grace_seconds -hang_seconds",
-    "Beam": "*workers *runner flink_master worker_pool beam_options -dedup_in_memory_documents",
-}
 
-_STAGES: dict[str, Mapping[str, str]] = {
-    "corpus": {
-        "Sources": "*sources *on_error *licences -max_unreadable_share -maximum_document_bytes",
-        "Size and mixture": "*max_words *mixture mixture_by mixture_temperature mixture_epochs",
-        "Language": "*language *keep_languages language_probability",
-        "Quality rules": "*preset web_sources *minimum_characters *minimum_words "
-        "-maximum_characters -minimum_letters -gopher_quality -gopher_repetition -c4 -c4_end_marks "
-        "-boilerplate -drop_repeated_lines -drop_repeated_paragraphs",
-        "Deduplication": "*dedup dedup_similarity -dedup_bands -dedup_rows -dedup_ngram",
-        "Personal data": "*mask_personal_data -personal_data_allowed",
-        "Blocked words": "*blocked_words -blocked_words_unit -blocked_words_allowed",
-        "Decontamination": "*decontaminate -decontaminate_words -decontaminate_minimum_words"
-        " -decontaminate_unit",
-        "Text cleaning": "normalize_unicode repair_unicode",
-        "Source formats": "extractor blank_line_documents dropped_sections kept_sections "
-        "-disambiguation_templates tables infobox math namespaces",
-        "Output": "*heldout_fraction *keep_dropped -shard_bytes",
-    },
-    "vocab": {
-        "Training": "*kind *size *lowercase strip_accents min_frequency limit_alphabet"
-        " sample_bytes",
-        "Start from another tokenizer": "*import_path *extend_path *add choose_by *words_file",
-    },
-    "dataset": {
-        "Rows": "*recipe *length *length_bins *lowercase short_seq_prob *seed",
-        "Masking": "*masking *mask_rate *mask_copies mask_rounding max_predictions mask_share"
-        " random_share random_from max_ngram span_p max_span",
-        "Pairing": "*pairing *drawings random_next_prob swap_prob single_segment_prob",
-        "Output": "*shards compression",
-    },
-    "pretrain": {
-        "Model and objective": "*model *size *objectives -causal_share -final_mask_rate"
-        " dynamic_masking *seed",
-        "Duration": "*steps *tokens *max_time",
-        "Batch": "*global_batch -initial_batch -batch_ramp_steps",
-        "Mixture of datasets": "mixture",
-        "Optimizer": "*learning_rate *optimizer -embedding_lr_multiplier -hidden_lr_multiplier"
-        " -betas -eps weight_decay -grad_clip",
-        "Learning-rate schedule": "*schedule *warmup_steps warmup_share -decay_share"
-        " -min_lr_ratio -schedule_steps",
-        "Logging and evaluation": "*evaluate_every -heldout_rows -log_every",
-        "Checkpoints": "milestones -milestone_words -keep_for_merge",
-        "Memory and speed": "*precision -grad_reduce_dtype",
-        "Failures": "-max_skipped",
-    },
-    "merge": {"Checkpoints": "*last *steps *decay", **SINGLE_DEVICE_FIELDS},
-    "finetune": {
-        "Task and data": "*task *data *max_length *limit_per_class class_weights"
-        " -task_sampling_power",
-        "Model": "-dropout -pooling frozen -lstm_size -lstm_layers -bilstm",
-        "Optimization": "*epochs *global_batch *learning_rate *warmup_share schedule -decay_share"
-        " optimizer layer_decay -embedding_lr_multiplier -unfreeze_layers -weight_decay"
-        " -grad_clip -keep_zeros *seed",
-        "Selection and baselines": "*patience *select_checkpoint *baselines from_scratch model",
-        "Memory and speed": "*precision",
-    },
-    "evaluate": {
-        "Task and data": "*task *data *split test_on label_map *resamples seed",
-        "Memory and speed": "*precision",
-        **SINGLE_DEVICE_FIELDS,
-    },
-    "perplexity": {
-        "Rows": "*rows *batch_size",
-        "Memory and speed": "*precision",
-        **SINGLE_DEVICE_FIELDS,
-    },
-    "likelihood": {
-        "Texts": "*texts *limit",
-        "Scoring": "*mask resamples seed",
-        "Memory and speed": "*precision",
-        **SINGLE_DEVICE_FIELDS,
-    },
-    "score": {
-        "Pairs": "*data *columns *limit",
-        "Scoring": "*mask *normalize resamples seed",
-        "Memory and speed": "*precision",
-        **SINGLE_DEVICE_FIELDS,
-    },
-    "import": {"Model": "*family *positions *trust_pickle repository", **SINGLE_DEVICE_FIELDS},
-    "export": {"Form": "*export_as *revisions *format *int8", **SINGLE_DEVICE_FIELDS},
-    "report": {"Contents": "*masked *top_k"},
-}
-STAGES: Table[Mapping[str, str]] = Table("headings", "stage with headings", _STAGES)
+_HEADINGS = _headings()
+SINGLE_DEVICE_FIELDS, EXECUTION = _HEADINGS.pop("device"), _HEADINGS.pop("execution")
+STAGES: Table[Mapping[str, str]] = Table("headings", "stage with headings", _HEADINGS)
 
 
 def placements(stage: str, more: Mapping[str, str] = EXECUTION) -> dict[str, Placement]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloze.core.errors import UsageError
+from cloze.core.places import runs_directory
 from cloze.flows.commands.base.options import (
     INPUTS,
     JSON_HELP,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 OF_CONFIG, OF_EXECUTION, OF_INPUTS = ("config__", "execution__", "input__")
 # fields of Execution that only a run of several nodes uses
 RUN_ONLY_FIELDS = frozenset({"oversubscribe", "retries", "retry_seconds"})
+CHECKPOINT_HELP = "Checkpoint directory, or an artifact that contains one."
 PROCESS_OPTIONS = frozenset({"threads", "timeout_minutes"})
 SINGLE_GPU_OPTIONS = PROCESS_OPTIONS | {"device", "gpu_ids"}
 
@@ -64,36 +66,24 @@ def parallel_fields() -> frozenset[str]:
 
 @dataclass(slots=True, kw_only=True)
 class StageArguments:
-    """Arguments of a stage's command, without defaults.
-
-    Attributes:
-        stage: name of the stage.
-        config: values by field.
-        inputs: paths by role.
-        execution: execution settings by field.
-        overrides: nested values of `--set`, applied over `config`.
-        out: directory of the artifact.
-        force: rebuild the artifact even if it is cached.
-        as_json: print one JSON object.
-        transient: delete the artifact at the end if `out` is not given.
-    """
+    """Arguments of a stage's command, without defaults."""
 
     stage: str
     config: dict[str, Any] = field(default_factory=dict)
     inputs: dict[str, str] = field(default_factory=dict)
     execution: dict[str, Any] = field(default_factory=dict)
+    # nested values of `--set`, applied over `config`
     overrides: dict[str, Any] = field(default_factory=dict)
     out: str | None = None
     force: bool = False
     as_json: bool = False
-    transient: bool = False
+    transient: bool = False  # delete the artifact at the end if `out` is not given
 
 
 class StageCommand(GroupedCommand):
     """Command of a stage; its function has the parameter `arguments` and those that it declares.
 
     Args:
-        stage: name in the tables of stages.
         inputs: option and help text by role; other inputs have generic ones.
         positional: input roles or config fields that are arguments instead of options.
         spelled: spelling of options by config field.
@@ -191,7 +181,8 @@ class StageCommand(GroupedCommand):
         for role, spec in stage.inputs.items():
             if role in self.positional:
                 continue
-            own = (spec.option or f"--{role}", spec.help or _input_help(role))
+            usual = CHECKPOINT_HELP if role == "checkpoint" else f"{role.capitalize()} artifact."
+            own = (spec.option or f"--{role}", spec.help or usual)
             flag, text = self.inputs.get(role, own)
             yield GroupedOption(
                 [flag, f"{OF_INPUTS}{role}"],
@@ -236,13 +227,6 @@ def _pop_prefixed(values: dict[str, Any], prefix: str) -> dict[str, Any]:
     }
 
 
-def _input_help(role: str) -> str:
-    """Return the generic help text of an input."""
-    if role == "checkpoint":
-        return "Checkpoint directory, or an artifact that contains one."
-    return f"{role.capitalize()} artifact."
-
-
 def _input_paths(inputs: Mapping[str, str | tuple[str, ...]]) -> dict[str, str]:
     """Return paths by input key; several inputs of a role are named, by default by directory."""
     from cloze.core.stages.stage import assign_input_keys
@@ -285,14 +269,10 @@ def run_stage(
 ) -> None:
     """Build one artifact and print the result.
 
-    Args:
-        arguments: the command's arguments.
-        more: returns additional JSON values; called before a transient artifact is deleted.
+    `more`: returns additional JSON values; called before a transient artifact is deleted.
     """
     if arguments.out is None and arguments.transient:
         import tempfile
-
-        from cloze.flows.graph.plan import runs_directory
 
         run = {**arguments.execution, **(arguments.overrides.get("run") or {})}
         # where a job on another host sees it
@@ -349,7 +329,7 @@ def _build(arguments: StageArguments, more: Callable[[BuildResult], dict[str, An
         out=out,
     )
     parameters = RunParameters(config=out, force=[name] if arguments.force else [])
-    runs, is_transient = plan.runs_directory(), arguments.transient
+    runs, is_transient = runs_directory(), arguments.transient
     with records_directory(runs, out, is_transient=is_transient) as directory:
         command = CommandConfig(node=node, directory=directory, is_transient=is_transient)
         with screen.status(f"{name}: reading inputs …"):

@@ -45,15 +45,10 @@ class UnansweredError(ClozeError):
 
 @dataclass(frozen=True, slots=True)
 class SlurmJobStatus:
-    """Status of a Slurm job.
+    """Status of a Slurm job."""
 
-    Attributes:
-        state: Slurm's state; UNKNOWN if Slurm has forgotten the job.
-        reason: why the job waits or ended.
-    """
-
-    state: str
-    reason: str = ""
+    state: str  # Slurm's state; UNKNOWN if Slurm has forgotten the job
+    reason: str = ""  # why the job waits or ended
 
     @property
     def queued(self) -> bool:
@@ -155,8 +150,7 @@ def requeue(job: str) -> str | None:
 def nodes() -> list[tuple[str, str]]:
     """Return (name, address) of each node of this process's allocation, the first node first.
 
-    Raises:
-        UsageError: this process runs outside a Slurm job.
+    Raises UsageError: this process runs outside a Slurm job.
     """
     node_list = os.environ.get("SLURM_JOB_NODELIST")
     if not node_list:

@@ -166,8 +166,7 @@ def _run(directory: str, report: Reporter) -> tuple[StageResult, BuildContext]:
 def _alone(directory: str, seconds: float) -> Iterator[None]:
     """Hold the lock of the jobs that train in one directory; wait at most `seconds` for it.
 
-    Raises:
-        UsageError: another job holds the lock.
+    Raises UsageError: another job holds the lock.
     """
     deadline = time.monotonic() + seconds
     with ExitStack() as stack:

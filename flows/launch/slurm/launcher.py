@@ -141,8 +141,7 @@ def _unrecorded_job(directory: str, work: LaunchRequest) -> str | None:
 def _submitted_job(directory: str, work: LaunchRequest) -> str | None:
     """Return the job in `submitted.json` if it builds, or has already built, this artifact.
 
-    Raises:
-        UsageError: a job with other settings still writes there.
+    Raises UsageError: a job with other settings still writes there.
     """
     submitted = event_files.read_json(storage.join(directory, SUBMITTED))
     if submitted is None:
@@ -161,14 +160,10 @@ def _submitted_job(directory: str, work: LaunchRequest) -> str | None:
             f"Slurm's job {job} still trains with other settings in {build.path}; end it first "
             f"(scancel {job})"
         )
-    return job if not status.ended or _has_result(directory, job) else None
-
-
-def _has_result(directory: str, job: str) -> bool:
-    """Return whether the last event of a job's newest start is a result."""
     starts = start_files(directory, job)
     events = event_files.EventReader(starts[-1]).read() if starts else []
-    return bool(events) and "outcome" in events[-1]
+    has_result = bool(events) and "outcome" in events[-1]
+    return job if not status.ended or has_result else None
 
 
 def _submit(directory: str, work: LaunchRequest) -> str:
@@ -243,8 +238,7 @@ def batch_script(work: LaunchRequest, directory: str) -> str:
 def living(path: str) -> str | None:
     """Return the job that trains or will train at `path`, or None.
 
-    Raises:
-        ClozeError: Slurm does not respond.
+    Raises ClozeError: Slurm does not respond.
     """
     directory = storage.join(path, LOGS, DIRECTORY)
     if not storage.is_local(path) or not storage.is_dir(directory):

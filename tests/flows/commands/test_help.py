@@ -192,7 +192,7 @@ def test_every_option_of_a_stage_has_a_group() -> None:
         others = [
             one.opts for one in command.get_params(context) if getattr(one, "group", "") == OTHER
         ]
-        assert not others, (name, "add the fields to flows/commands/base/options.py")
+        assert not others, (name, "add the fields to flows/commands/base/headings.txt")
 
 
 def test_the_groups_name_fields_that_exist() -> None:

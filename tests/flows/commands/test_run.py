@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from cloze.core import places
 from cloze.flows import cli
-from cloze.flows.graph import plan as planning
 from tests import warm
 from tests.checkout import import_path
 from tests.conftest import REPOSITORY
@@ -88,7 +88,7 @@ SCRIPT = """
     stages.TABLE.update(toy_run.ROWS)
     Spool.start_sender = lambda spool: None
     from cloze.flows.cli import main
-    from cloze.flows.graph.plan import runs_directory
+    from cloze.core.places import runs_directory
     from cloze.core.artifacts.lock import locked
     with locked(str(runs_directory() / "toy")):
         print("in use:", main(["run", "toy.yaml", "--prefect"]), *toy_run.RAN)
@@ -138,7 +138,7 @@ def test_a_date_as_a_name(run: Any) -> None:
 
 def test_logs_of_a_path_a_run_and_a_stage(run: Any, tmp_path: Path) -> None:
     run("run", "toy.yaml", "--no-prefect")
-    place = planning.runs_directory() / "toy" / "letters"
+    place = places.runs_directory() / "toy" / "letters"
     (place / "_logs").mkdir()
     (place / "_logs" / "rank0.log").write_text("one\ntwo\n")
     (place / "metrics.jsonl").write_text('{"step": 7, "time": 1.5, "loss": 6.25}\n{"step": 8, "ti')

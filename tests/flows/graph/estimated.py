@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cloze.core import places
 from cloze.core.artifacts import artifact
 from cloze.flows.graph import config as configs
 from cloze.flows.graph import estimate, plan, stages
@@ -85,7 +86,7 @@ def planned(
 ) -> tuple[list[PlannedNode], dict[str, Estimate]]:
     overrides = parse([*settings, f"name={name}"], "a.b=c", sections=True)
     steps = plan.plan(configs.load(str(place / "toy.yaml"), overrides), **how)
-    return steps, estimate.estimates(steps, plan.runs_directory())
+    return steps, estimate.estimates(steps, places.runs_directory())
 
 
 def made(steps: list[PlannedNode], **summaries: Mapping[str, Any]) -> None:

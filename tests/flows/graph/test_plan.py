@@ -195,7 +195,7 @@ def test_a_stage_without_its_input_is_told() -> None:
 
 
 def test_links_lead_to_what_was_made_last() -> None:
-    directory = planning.run_directory(load())
+    directory = load().directory
     make()
     steps = make("letters.size=5")
     assert (directory / "letters").resolve() == Path(steps[0].artifact).resolve()

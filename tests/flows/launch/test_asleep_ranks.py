@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import ClozeError
-from cloze.core.processes import HeartbeatReader, HeartbeatWriter
+from cloze.core.processes import HeartbeatReader, HeartbeatWriter, process_state
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.core.stages.worker import Job
@@ -44,7 +44,7 @@ def test_a_rank_that_was_stopped_goes_on(
         events: list[RankEvent] = []
         while not events:
             events = ranks.events(0.01)
-        assert hang_detection.state(rank.pid) != "T"
+        assert process_state(rank.pid) != "T"
         assert ranks._hangs.check() is None
         rank.kill()
     ((number, event),) = events

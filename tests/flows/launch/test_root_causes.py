@@ -14,7 +14,7 @@ from cloze.core.errors import (
     UsageError,
     error_event,
 )
-from cloze.flows.launch.launch_result import launch_result
+from cloze.flows.launch.launch_state import launch_result
 from cloze.flows.launch.protocol import RanksLostError
 from cloze.flows.machine.retry_policy import is_retryable
 from tests.flows.launch.test_stopped import course_of

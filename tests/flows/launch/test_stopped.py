@@ -13,8 +13,7 @@ import pytest
 from cloze.core.errors import StoppedError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
-from cloze.flows.launch.launch_result import launch_result
-from cloze.flows.launch.launch_state import LaunchState
+from cloze.flows.launch.launch_state import LaunchState, launch_result
 from cloze.flows.launch.protocol import RankEvent, RanksLostError
 
 SAVED = {"error": "stopped at step 7, checkpoint saved", "exit_code": 4}

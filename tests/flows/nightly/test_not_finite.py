@@ -14,7 +14,7 @@ from cloze.core.artifacts.artifact import Manifest, write_manifest
 from cloze.core.errors import ClozeError, NotFiniteError, error_event
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph.plan import PlannedNode
-from cloze.flows.launch.launch_result import launch_result
+from cloze.flows.launch.launch_state import launch_result
 from cloze.flows.nightly import suite
 from cloze.flows.nightly.journal import Journal, promote
 from cloze.flows.nightly.nightly_run import nightly_run

@@ -138,7 +138,7 @@ def test_what_a_form_s_schema_takes_is_what_the_config_takes() -> None:
 def test_options_without_a_launcher_that_takes_them_are_refused() -> None:
     with pytest.raises(
         UsageError,
-        match="launcher_options are given, but launcher is empty; choose slurm, kubernetes, ssh",
+        match="launcher_options are given, but launcher is empty; choose ssh, slurm, kubernetes",
     ):
         parameters_of({**EMPTY, "launcher_options": ["--partition=gpu"]})
 

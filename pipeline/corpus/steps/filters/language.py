@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from cloze.core import storage
-from cloze.core.artifacts.fingerprints import cache_directory
 from cloze.core.errors import ClozeError
+from cloze.core.places import cache_directory
 from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN, Document
 from cloze.pipeline.corpus.options import AUTO, CorpusOptions
 from cloze.pipeline.corpus.steps.base import (

@@ -11,7 +11,8 @@ from cloze.core.artifacts import fingerprints
 from cloze.core.errors import DataError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
-from cloze.core.stages.worker import JOB, LOGS, Job, find_input
+from cloze.core.stages.worker import JOB, LOGS, Job
+from cloze.labs.vectors import find_input
 from tests.core.test_stage import TOY, ToyConfig
 
 
