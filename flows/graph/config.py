@@ -32,7 +32,7 @@ from cloze.flows.graph.sections import LONGEST_NAME, MATRIX, RUN, fold_place, ma
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
 NAME = "name"
-_RUN_NAME = re.compile(r"[^\W_][\w.-]*")
+_RUN_NAME = re.compile(r"([^\W_][\w.-]*/)?[^\W_][\w.-]*")  # NAME, or USER/NAME
 TOKENIZER = "tokenizer"  # path of an existing vocabulary, instead of the vocab stage
 EXTENDS, SIZES, SIZE = "extends", "sizes", "size"
 
@@ -57,11 +57,11 @@ class RunConfig:
             raise UsageError(f"{NAME} ({named!r}) is no text; quote it: {NAME}: '…'")
         self.name = str(named)
         is_valid = is_there or _RUN_NAME.fullmatch(self.name)
-        if not is_valid or len(os.fsencode(self.name)) > LONGEST_NAME:
+        if not is_valid or max(map(len, os.fsencode(self.name).split(b"/"))) > LONGEST_NAME:
             raise UsageError(
                 f"name ({self.name!r}) must consist of letters, digits, '.', '_' and '-', begin "
-                f"with a letter or a digit, and have at most {LONGEST_NAME} bytes; give the config "
-                f"a `name:`"
+                f"with a letter or a digit, and have at most {LONGEST_NAME} bytes; it may be "
+                f"USER/NAME. Give the config a `name:`"
             )
         self.values = dict(values)
         self.tokenizer: str | None = values.get(TOKENIZER)

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cloze.core import storage
+from cloze.core.accounts import share
 from cloze.core.artifacts.checkpoints import pinned
 from cloze.core.errors import ClozeError, DataError, NotFiniteError, StoppedError
 from cloze.core.figures import goodness, is_finite
@@ -45,7 +46,8 @@ class NightlyRun:
     ) -> None:
         """Find new checkpoints, or all written after `since`, see `discovery.parse_since`."""
         self.suite, self.settings = suite, suite.settings
-        self.runs = plan.runs_directory()
+        share(runs := plan.runs_directory())
+        self.runs = runs
         self.journal = Journal(self.runs)
         self.started = time.time()
         self.since: float | None = None

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import getpass
 import json
 import logging
-import os
 import re
 import socket
 import subprocess
@@ -20,20 +18,13 @@ import psutil
 from pydantic_core import to_jsonable_python
 
 from cloze.core import processes
+from cloze.core.accounts import user_name
 from cloze.core.config import StageConfig
 from cloze.core.identity import recorded_source
 from cloze.flows.tracking.spool import flatten
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 GIT_SECONDS = 5.0
-
-
-def user_name() -> str:
-    """Return the user's name, or the number of a user without one, as in a container."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
 
 
 @functools.cache

@@ -18,7 +18,6 @@ import importlib.metadata
 import json
 import os
 import posixpath
-import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -255,8 +254,9 @@ def _upload(client: MlflowClient, model: LoggedModel, checkpoint: Checkpoint) ->
                 with local_copy(storage.join(checkpoint.path, name)) as path:
                     client.log_model_artifact(model.model_id, path, target)
             return
-        root.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(description, root, dirs_exist_ok=True)
+        for name in storage.list_files(str(description)):  # with the modes of files made there
+            with storage.atomic_output(str(root / name)) as file:
+                file.write((description / name).read_bytes())
         for name in names:
             artifact.link_file(storage.join(checkpoint.path, name), str(root / DATA / name))
 

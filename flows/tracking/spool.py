@@ -47,7 +47,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import IO, Any
 
-from cloze.core import storage
+from cloze.core.accounts import open_record
 from cloze.core.artifacts.lock import has_name
 from cloze.core.errors import UsageError
 from cloze.core.figures import is_finite
@@ -126,7 +126,7 @@ class Spool:
         self.path = directory / f"{now()}-{boot()}-{uuid.uuid4().hex[:8]}.jsonl"
         temporary = self.path.with_suffix(".new")  # hidden from other senders until it is locked
         self._stream = open(  # noqa: SIM115
-            temporary, "a+", encoding="utf-8", buffering=1, opener=storage.open_private
+            temporary, "a+", encoding="utf-8", buffering=1, opener=open_record
         )
         fcntl.flock(self._stream, fcntl.LOCK_SH)
         temporary.rename(self.path)

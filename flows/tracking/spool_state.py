@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
+from cloze.core.accounts import open_record
 from cloze.core.artifacts.lock import flock_or_say
 from cloze.core.errors import ClozeError
 from cloze.core.records import read_record
@@ -238,7 +239,7 @@ def add_dead_letter(spool: Path, record: Mapping[str, Any], reason: str) -> None
     entry = {"time": time.time(), "spool": spool.name, "reason": reason, "record": record}
     with (
         exclusive(spool.parent, REFUSED_LOCK),
-        open(path, "a", encoding="utf-8", opener=storage.open_private) as stream,
+        open(path, "a", encoding="utf-8", opener=open_record) as stream,
     ):
         stream.write(json.dumps(entry) + "\n")
 
@@ -261,7 +262,7 @@ def requeue(directory: Path) -> int:
         if records:
             path = directory / f"{int(time.time() * 1000)}-again.jsonl"
             temporary = path.with_suffix(".new")  # no sender takes an incomplete file
-            with open(temporary, "w", encoding="utf-8", opener=storage.open_private) as stream:
+            with open(temporary, "w", encoding="utf-8", opener=open_record) as stream:
                 stream.write("".join(records))
             temporary.rename(path)
         # After the rename: a kill between the two sends them twice, and MLflow stores them once.
