@@ -227,6 +227,8 @@ class RunSession:
         with self._resources:
             if self._lines is not None:
                 self._lines.stop()
+            if by := self.record.cancelled_by:
+                self.screen.print(f"[yellow]cancelled by {escape(by)}[/]")
             self.record.end(
                 *(self.ending or (status_writer.final_state(error), status_writer.message(error)))
             )

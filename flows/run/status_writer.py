@@ -101,9 +101,10 @@ class RunStatusFile:
 
     def _renew(self) -> None:
         while not self._ended.wait(LOOK_SECONDS):
-            if status_file.SELF in self.cancelled_by:
+            by, _, how = self._cancel_mark().partition(" ")
+            if how == status_file.SELF:
+                status_file.cancel_mark(self.path).write_text(by, encoding="utf-8")
                 os.kill(os.getpid(), signal.SIGTERM)
-                status_file.cancel_mark(self.path).write_text(self.cancelled_by.split()[0])
             is_due = time.monotonic() - self._written > RENEW_SECONDS
             if is_due and self.path.exists():  # not after the run's directory was removed
                 self.write()
@@ -164,7 +165,11 @@ class RunStatusFile:
 
     @property
     def cancelled_by(self) -> str:
-        """Return the account that has asked to cancel this run, perhaps with more; empty: none."""
+        """Return the other account that has asked to cancel this run; empty: none."""
+        by = self._cancel_mark().partition(" ")[0]
+        return "" if by == self.content["account"] else by
+
+    def _cancel_mark(self) -> str:
         with suppress(OSError, UnicodeDecodeError):
             return status_file.cancel_mark(self.path).read_text(encoding="utf-8")
         return ""
@@ -173,8 +178,8 @@ class RunStatusFile:
         """Write the final state of the run."""
         self._ended.set()
         status_file.end_nodes(self.content, status_file.STOPPED)
-        if (by := self.cancelled_by.partition(" ")[0]) not in ("", self.content["account"]):
-            error = f"{error or 'stopped'}; cancelled by {by}"
+        if by := self.cancelled_by:
+            error = f"cancelled by {by}: {error or 'stopped'}"
         self.update(state=state, ended=time.time(), error=redact(error))
         with suppress(OSError):
             status_file.cancel_mark(self.path).unlink()
