@@ -1,4 +1,4 @@
-"""Accounts: whose this process is, and what a group may do with its files.
+"""Accounts: whose this process is, for which project, and what a group may do with its files.
 
 A directory whose setgid bit is set and that its group may write is shared on purpose: an
 administrator makes it so, and Linux passes both on to directories below. What Cloze writes there is
@@ -10,9 +10,14 @@ from __future__ import annotations
 import getpass
 import os
 import pwd
+import re
 import stat
 from contextlib import suppress
 
+from cloze.core.errors import UsageError
+
+PROJECT = "CLOZE_PROJECT"
+PROJECT_NAME = re.compile(r"[^\W_][\w.-]*")
 SHARED = stat.S_ISGID | stat.S_IWGRP
 
 
@@ -28,6 +33,24 @@ def user_name(uid: int | None = None) -> str:
         if uid is None:
             return getpass.getuser()
     return str(own)
+
+
+def project(named: object = None) -> str:
+    """Return the project: a config's, `$CLOZE_PROJECT`, or cloze.
+
+    Experiment, registered models and deployments have its name, so that teams share servers.
+
+    Raises:
+        UsageError: it is no name.
+    """
+    origin = PROJECT if named is None else "project"
+    name = (os.environ.get(PROJECT) or "cloze") if named is None else named
+    if not isinstance(name, str) or not PROJECT_NAME.fullmatch(name):
+        raise UsageError(
+            f"{origin} ({name!r}) must consist of letters, digits, '.', '_' and '-', and begin with"
+            f" a letter or a digit; give such a name"
+        )
+    return name
 
 
 def owner(path: str | os.PathLike[str]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cloze.core import storage
+from cloze.core import accounts, storage
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import parse_config
 from cloze.core.stages.execution import Execution
@@ -52,6 +52,10 @@ class CommandConfig:
     @property
     def nodes(self) -> dict[str, Node]:
         return {self.node.name: self.node}
+
+    @property
+    def project(self) -> str:
+        return accounts.project()
 
     @property
     def left_out(self) -> dict[str, str]:

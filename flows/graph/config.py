@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from cloze.core import accounts
 from cloze.core.config import parse_config, resolve_paths
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.plugins import installed
@@ -31,7 +32,7 @@ from cloze.flows.graph.overrides import has_named_points, merge, read_yaml
 from cloze.flows.graph.sections import LONGEST_NAME, MATRIX, RUN, fold_place, mapping_at
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
-NAME = "name"
+NAME, PROJECT = "name", "project"
 _RUN_NAME = re.compile(r"([^\W_][\w.-]*/)?[^\W_][\w.-]*")  # NAME, or USER/NAME
 TOKENIZER = "tokenizer"  # path of an existing vocabulary, instead of the vocab stage
 EXTENDS, SIZES, SIZE = "extends", "sizes", "size"
@@ -42,6 +43,7 @@ class RunConfig:
 
     Attributes:
         name: name of the run and of its directory.
+        project: see `accounts.project`.
         values: content of the config file with overrides applied and paths absolute.
         nodes: nodes of the graph by name, in topological order.
         left_out: reasons by name, for nodes that sections name but that are not built.
@@ -64,6 +66,7 @@ class RunConfig:
                 f"USER/NAME. Give the config a `name:`"
             )
         self.values = dict(values)
+        self.project = accounts.project(values.get(PROJECT))
         self.tokenizer: str | None = values.get(TOKENIZER)
         if not isinstance(self.tokenizer, str | None):
             raise UsageError(f"{TOKENIZER} ({self.tokenizer!r}) must be the path of a vocabulary")
@@ -104,11 +107,12 @@ class RunConfig:
         """Return the complete config as YAML-compatible values by node, with defaults filled in."""
         nodes = {name: node.config.model_dump(mode="json") for name, node in self.nodes.items()}
         extra = {TOKENIZER: self.tokenizer} if self.tokenizer else {}
+        extra |= {PROJECT: self.project} if PROJECT in self.values else {}
         return {NAME: self.name, **extra, **nodes, RUN: self.execution.model_dump(mode="json")}
 
 
 def _check_sections(values: Mapping[str, Any]) -> None:
-    known = {*stages.TABLE, RUN, NAME, TOKENIZER, SIZE}
+    known = {*stages.TABLE, RUN, NAME, PROJECT, TOKENIZER, SIZE}
     for key in values:
         if key not in known and stage_of(str(key)) is None:
             stage, separator, label = str(key).partition("@")

@@ -169,7 +169,7 @@ class NightlyRun:
         if ready or (outcome.champion is not None and self.journal.version() is None):
             self._update_registry(ready)
         if session is not None:
-            log_to_mlflow(self.runs, self.started, outcome)
+            log_to_mlflow(self.runs, self.started, outcome, self.suite.project)
             self._remove_old_artifacts(session.directory)
         if self.settings.clean_after_days is not None:
             self._remove_unneeded(self.settings.clean_after_days)
@@ -277,7 +277,7 @@ class NightlyRun:
         from cloze.flows.tracking.mlflow_writer import Registry
 
         try:
-            registry = Registry(self.runs)
+            registry = Registry(self.runs, project=self.suite.project)
             registration.sync_alias(self.journal, registry)
             for label, scores in ready.items():
                 registration.log_scores(registry, self.candidates[label], scores.hundredths())

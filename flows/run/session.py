@@ -206,8 +206,10 @@ class RunSession:
             return None
         from cloze.flows.tracking.run_logger import MlflowRunLogger
 
+        assert self.record is not None
+        name, project = self.config.name, self.config.project
         try:
-            logger, name = MlflowRunLogger(plan.runs_directory()), self.config.name
+            logger = MlflowRunLogger(plan.runs_directory(), project, self.record.content["owner"])
         except OSError as error:  # records never stop a run
             reason = escape(describe_os_error(error, "records"))
             self.screen.print(f"[yellow]nothing of this run is recorded in MLflow: {reason}[/]")
@@ -229,9 +231,8 @@ class RunSession:
                 self._lines.stop()
             if by := self.record.cancelled_by:
                 self.screen.print(f"[yellow]cancelled by {escape(by)}[/]")
-            self.record.end(
-                *(self.ending or (status_writer.final_state(error), status_writer.message(error)))
-            )
+            ending = status_writer.final_state(error), status_writer.message(error)
+            self.record.end(*(self.ending or ending))
             if self.records is not None:
                 is_stop = error is not None and status_writer.is_stop(error)
                 for warning in self.records.close(error, at_once=is_stop):

@@ -27,7 +27,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
-from cloze.core import storage
+from cloze.core import accounts, storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.checkpoints import COMPLETE, pinned
 from cloze.core.errors import DataError
@@ -134,9 +134,9 @@ def is_inside(name: str) -> bool:
     )
 
 
-def registered_name(config: Mapping[str, Any] | None = None) -> str:
-    """Return `$CLOZE_REGISTERED_MODEL`, default cloze; for a fine-tuned checkpoint, `NAME-TASK`."""
-    name = os.environ.get("CLOZE_REGISTERED_MODEL") or "cloze"
+def registered_name(config: Mapping[str, Any] | None = None, project: str | None = None) -> str:
+    """Return `$CLOZE_REGISTERED_MODEL`, or the project; of a fine-tuned checkpoint `NAME-TASK`."""
+    name = os.environ.get("CLOZE_REGISTERED_MODEL") or accounts.project(project)
     task = config.get("task") if config else None
     return f"{name}-{task['name']}" if task else name
 

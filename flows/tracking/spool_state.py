@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloze.core import storage
+from cloze.core import accounts, storage
 from cloze.core.accounts import open_record
 from cloze.core.artifacts.lock import flock_or_say
 from cloze.core.errors import ClozeError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 KIND = "mlflow.experimentKind"
 TRAINING = "custom_model_development"
 URI = "MLFLOW_TRACKING_URI"  # environment variable
-EXPERIMENT = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "cloze"
+EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"  # environment variable
 NOTE = "mlflow.note.content"
 CONNECTIONS = 3  # to a database; by its usual ten MLflow says nothing for minutes
 LOCK_SECONDS = 60.0  # for others' work under a lock, such as the upload of a model
@@ -71,19 +71,24 @@ def connect(uri: str) -> MlflowClient:
         ) from error
 
 
-def experiment_id(client: MlflowClient, uri: str) -> str:
-    """Return the experiment's id; create or undelete it, and tag it as model training."""
+def experiment_name(project: str | None = None) -> str:
+    """Return `$MLFLOW_EXPERIMENT_NAME`, or the project's name."""
+    return os.environ.get(EXPERIMENT) or accounts.project(project)
+
+
+def experiment_id(client: MlflowClient, uri: str, name: str | None = None) -> str:
+    """Return an experiment's id; create or undelete it, and tag it as model training."""
     from mlflow.exceptions import MlflowException
 
-    experiment = client.get_experiment_by_name(EXPERIMENT)
+    experiment = client.get_experiment_by_name(name := name or experiment_name())
     if experiment is None:
         try:
             location, tags = _artifacts(uri), {KIND: TRAINING, NOTE: DESCRIPTION}
-            return str(client.create_experiment(EXPERIMENT, location, tags))
+            return str(client.create_experiment(name, location, tags))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another sender was faster
                 raise
-            return str(client.get_experiment_by_name(EXPERIMENT).experiment_id)
+            return str(client.get_experiment_by_name(name).experiment_id)
     if experiment.lifecycle_stage == "deleted":  # MLflow would reject all records
         client.restore_experiment(experiment.experiment_id)
     if KIND not in experiment.tags:
