@@ -16,7 +16,7 @@ from contextlib import suppress
 
 from cloze.core.errors import UsageError
 
-PROJECT = "CLOZE_PROJECT"
+PROJECT, DEFAULT_PROJECT = "CLOZE_PROJECT", "cloze"
 PROJECT_NAME = re.compile(r"[^\W_][\w.-]*")
 SHARED = stat.S_ISGID | stat.S_IWGRP
 
@@ -44,7 +44,7 @@ def project(named: object = None) -> str:
         UsageError: it is no name.
     """
     origin = PROJECT if named is None else "project"
-    name = (os.environ.get(PROJECT) or "cloze") if named is None else named
+    name = (os.environ.get(PROJECT) or DEFAULT_PROJECT) if named is None else named
     if not isinstance(name, str) or not PROJECT_NAME.fullmatch(name):
         raise UsageError(
             f"{origin} ({name!r}) must consist of letters, digits, '.', '_' and '-', and begin with"
