@@ -18,6 +18,7 @@ from glob import escape
 from typing import IO, TYPE_CHECKING, Any
 
 from cloze.core import object_store
+from cloze.core.accounts import open_private
 from cloze.core.errors import DataError, naming
 from cloze.core.object_store import Upload, check_right, client_errors, is_disk, with_client_errors
 from cloze.core.object_store import changing_after as changing_after
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 CHUNK_BYTES = 1 << 20
 # keys of content tags; GCS's etag also changes with labels, so its hashes come first
 _TAGS = ("md5Hash", "crc32c", "ETag", "etag", "blob_id")
+Opener = Callable[[str, int], int]  # of `open`
 TEMPORARY = "_tmp-"  # prefix of a file that is being written
 
 
@@ -277,14 +279,14 @@ def atomic_output(
     path: str,
     commit: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     *,
-    private: bool = False,
+    opener: Opener | None = None,
 ) -> Iterator[IO[bytes]]:
     """Open `path` for writing bytes; the file appears only if the block succeeds.
 
     Args:
         commit: context in which the file gets its name; if entering it raises, the file does not
             appear.
-        private: on a disk, only the owner may read the file.
+        opener: on a disk, who else may read the file: `accounts.open_private`, `open_record`.
     """
     fs, inner = filesystem(path)
     if not is_disk(fs):
@@ -295,7 +297,7 @@ def atomic_output(
     directory, name = os.path.split(inner)
     # A kill leaves the temporary file: its `_` excludes it from the artifact of a rerun.
     unique = f"{TEMPORARY}{name}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
-    temporary, opener = os.path.join(directory, unique), open_private if private else None
+    temporary = os.path.join(directory, unique)
     try:
         with naming(path), open(temporary, "wb", opener=opener) as handle:
             yield handle
@@ -334,14 +336,12 @@ def _remote_output(
             raise
 
 
-def write_bytes(path: str, data: bytes, *, private: bool = False) -> None:
-    with atomic_output(path, private=private) as handle:
+def write_bytes(
+    path: str, data: bytes, *, private: bool = False, opener: Opener | None = None
+) -> None:
+    """Write a file at once; `private`: only the owner may read it."""
+    with atomic_output(path, opener=open_private if private else opener) as handle:
         handle.write(data)
-
-
-def open_private(name: str, flags: int) -> int:
-    """Open a file as `open`'s opener does; only the owner may read a file that it creates."""
-    return os.open(name, flags, 0o600)
 
 
 @with_client_errors

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import click
 
-from cloze.core import errors
+from cloze.core import accounts, errors
 from cloze.core.errors import ClozeError, describe_missing_package, describe_os_error, did_you_mean
 from cloze.core.plugins import Installed, Table, installed
 from cloze.flows.commands.base.options import emit
@@ -234,6 +234,7 @@ class PluginGroup(click.Group):
 def cloze(quiet: bool, verbose: bool, debug: bool) -> None:
     """Pretrain, fine-tune and evaluate BERT-family encoders from raw text."""
     del debug  # `main` reads it
+    accounts.share(os.path.expanduser(os.environ.get("CLOZE_RUNS_DIR") or "runs"))
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose exclude each other; give one of them")
 

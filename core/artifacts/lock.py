@@ -116,11 +116,14 @@ def read(path: str) -> dict[str, Any] | None:
 
 def is_here(facts: Mapping[str, Any]) -> bool:
     """Return whether the process id in a lease means a process of this machine."""
-    boot = _boot_id()
-    return bool(boot or sys.platform == "darwin") and (facts.get("boot"), facts.get("host")) == (
-        boot,
-        socket.gethostname(),
-    )
+    boot, named = _boot_id(), (facts.get("boot"), facts.get("host"))
+    return bool(boot or sys.platform == "darwin") and named == (boot, socket.gethostname())
+
+
+def is_this_machine(facts: Mapping[str, Any]) -> bool:
+    """Return whether facts are of this machine, perhaps of an earlier boot or host name."""
+    own = process_identity()
+    return any(own[key] and facts.get(key) == own[key] for key in ("host", "boot"))
 
 
 def process_identity(pid: int | None = None) -> dict[str, Any]:
@@ -137,11 +140,10 @@ def is_running(facts: Mapping[str, Any]) -> bool:
 
 def send_signal(facts: Mapping[str, Any], number: int) -> bool:
     """Send a signal to the process of this identity, and to no other; False: it is not here."""
-    if not is_running(facts):
-        return False
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(facts["pid"], number)
-    return True
+    if is_here := is_running(facts):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(facts["pid"], number)
+    return is_here
 
 
 def _start(pid: Any) -> str:
@@ -343,7 +345,7 @@ def _take_lease(out: str) -> Lease:
 
 def _newest(directory: str, names: list[str]) -> tuple[str, dict[str, Any] | None]:
     """Return name and facts of the builder's lease that counts; "0" and None: there is none."""
-    name = max((name for name in names if name.isdecimal()), default="0")
+    name = max(filter(str.isdecimal, names), default="0")
     return name, None if name == "0" else read(storage.join(directory, name))
 
 
@@ -351,19 +353,18 @@ def _check(out: str, own: Lease) -> None:
     """Raise ClozeError if the lease was removed, or another builder holds the lock."""
     if own.is_sure:
         return
-    directory = storage.join(out, LOCK)
-    facts = _newest(directory, storage.list_names(directory))[1] or {}
+    facts = _newest(directory := storage.join(out, LOCK), storage.list_names(directory))[1] or {}
     if own.is_lost or facts.get("token") != own.facts["token"]:
-        owner = facts.get("holder") or "another builder"
         raise ClozeError(
-            f"{out} was taken over by {owner} while this process could not reach it; run again"
+            f"{out} was taken over by {facts.get('holder') or 'another builder'} while this "
+            f"process could not reach it; run again"
         )
 
 
 def holder_facts(out: str) -> dict[str, Any]:
     """Return the facts of the holder of `out`; empty if there is none that is alive."""
     if storage.is_local(out):
-        return _written_facts(out) if is_locked(out) else {}
+        return written_facts(out) if is_locked(out) else {}
     directory = storage.join(out, LOCK)
     newest, facts = _newest(directory, storage.list_names(directory))
     if facts is None or is_dead(storage.join(directory, newest), facts, LEASE_SECONDS):
@@ -374,10 +375,11 @@ def holder_facts(out: str) -> dict[str, Any]:
 def is_copy(out: str) -> bool:
     """Return whether the local directory is a copy of one that a process of this machine holds."""
     # the file goes with a copy, its lock does not; a holder that ends removes the file
-    return not is_locked(out) and is_running(_written_facts(out))
+    return not is_locked(out) and is_running(written_facts(out))
 
 
-def _written_facts(out: str) -> dict[str, Any]:
+def written_facts(out: str) -> dict[str, Any]:
+    """Return the facts of a local directory's holder, perhaps a dead one; empty: none."""
     with contextlib.suppress(OSError, IndexError):
         return read_record(storage.read_at_once(storage.join(out, LOCK)).splitlines()[1]) or {}
     return {}
@@ -389,11 +391,9 @@ def holder(out: str) -> str:
     if storage.is_local(out):
         with contextlib.suppress(OSError):
             return storage.read_at_once(name).decode(errors="replace").partition("\n")[0].strip()
-        return ""
-    return str(holder_facts(out).get("holder", ""))
+    return "" if storage.is_local(out) else str(holder_facts(out).get("holder", ""))
 
 
 def _is_locked(out: str, holder: str) -> UsageError:
-    return UsageError(
-        f"{out} is being built by {holder or 'another process'}; wait for it or stop it"
-    )
+    who = holder or "another process"
+    return UsageError(f"{out} is being built by {who}; wait for it or stop it")

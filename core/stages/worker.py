@@ -31,6 +31,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from cloze.core import errors, plugins, storage
+from cloze.core.accounts import open_private, open_record
 from cloze.core.artifacts.checkpoints import TOKEN
 from cloze.core.errors import UsageError
 from cloze.core.places import cache_directory
@@ -62,7 +63,10 @@ class Job:
 
     def write(self, path: str) -> None:
         content = asdict(self)
-        storage.write_bytes(path, json.dumps(content).encode(), private=holds_secret(content))
+        # the launch's token is none; in a shared directory others of the group continue trainings
+        is_secret = holds_secret({**content, "token": ""})
+        opener = open_private if is_secret else open_record
+        storage.write_bytes(path, json.dumps(content).encode(), opener=opener)
 
     @classmethod
     def read(cls, path: str) -> Job:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cloze.core import storage
+from cloze.core import accounts, storage
 from cloze.core.errors import DataError, UsageError, shell_command
 from cloze.core.humanize import printable
 from cloze.core.places import runs_directory
@@ -31,8 +31,9 @@ TRAININGS = ("pretrain", "finetune")  # stages that `cloze resume` continues
 
 @click.command()
 @click.argument("target", required=False, shell_complete=complete_targets)
+@click.option("--mine", is_flag=True, help="Only runs that you own or have started last.")
 @json_option
-def status(target: str | None, as_json: bool) -> None:
+def status(target: str | None, mine: bool, as_json: bool) -> None:
     """List all runs, or show the progress of one run.
 
     Runs and the artifacts that commands make are in ./runs, or in $CLOZE_RUNS_DIR. TARGET is a
@@ -43,6 +44,8 @@ def status(target: str | None, as_json: bool) -> None:
     from cloze.flows.views import run_tables, terminal
 
     runs, out = runs_directory(), terminal.output()
+    if target is not None and mine:
+        raise UsageError("--mine is for the list of runs; leave out --mine or TARGET")
     if target is not None:
         resolved = targets.resolve(target)
         name = resolved.run or containing_artifact(resolved.path)
@@ -56,12 +59,24 @@ def status(target: str | None, as_json: bool) -> None:
             run_tables.show_run(out, str(status_file.directory_of(runs, name)), record)
         return
     records = {**status_file.command_records(runs), **status_file.all_records(runs)}
+    others = 0
+    if mine:
+        own = accounts.user_name()
+        is_own = {
+            name: own in (each.get("owner"), each.get("account")) for name, each in records.items()
+        }
+        others = len(records) - sum(is_own.values())
+        records = {name: each for name, each in records.items() if is_own[name]}
     if as_json:
         emit({"runs": [_row(record) for record in records.values()]})
+    elif others and not records:
+        out.print(f"No run in {runs} is yours; {others} are of others.", markup=False)
     elif not records:
         out.print(f"No runs in {runs} yet. Start one with `cloze run demo`.", markup=False)
     else:
         run_tables.show_runs(out, records)
+        if others:
+            out.print(f"{others} runs of others are not shown.", markup=False)
 
 
 def _row(record: Mapping[str, Any]) -> dict[str, Any]:

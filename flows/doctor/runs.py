@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -12,6 +11,7 @@ from importlib.util import find_spec
 
 import psutil
 
+from cloze.core.artifacts import lock
 from cloze.core.errors import ClozeError
 from cloze.core.humanize import format_bytes, format_duration
 from cloze.core.places import runs_directory
@@ -121,7 +121,7 @@ def occupied_slots() -> Iterator[Finding]:
         record = status_file.newest(status_file.directory_of(runs, run))
         is_over = (
             record is not None
-            and (record["pid"], record["host"]) == (pid, socket.gethostname())
+            and (record["pid"], lock.is_this_machine(record)) == (pid, True)
             and record["state"] != status_file.RUNNING
         )
         fix = f"the run has ended, but its process still occupies the slots; end it (kill {pid})"

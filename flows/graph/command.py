@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cloze.core import storage
+from cloze.core import accounts, storage
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import parse_config
 from cloze.core.stages.execution import Execution
@@ -26,6 +26,7 @@ from cloze.flows.graph import stages
 from cloze.flows.graph.nodes import Node
 
 COMMANDS = ".commands"  # in the directory of all runs
+STATUS = "_status"  # in a run's directory: its records
 RETAINED_COMMANDS = 100  # commands whose records are kept
 
 
@@ -45,6 +46,10 @@ class CommandConfig:
     @property
     def nodes(self) -> dict[str, Node]:
         return {self.node.name: self.node}
+
+    @property
+    def project(self) -> str:
+        return accounts.project()
 
     @property
     def left_out(self) -> dict[str, str]:
@@ -68,6 +73,18 @@ def command_directory(runs: Path, out: str) -> Path:
     """Return the directory of the records of the command that builds the artifact at `out`."""
     digest = hashlib.sha256(storage.absolute(out).rstrip("/").encode()).hexdigest()
     return runs / COMMANDS / digest[:16]
+
+
+def run_folders(runs: Path) -> list[Path]:
+    """Return the directories whose subdirectories are runs: `runs`, and for `USER/NAME` `USER`."""
+    below = (path for path in sorted(runs.glob("[!.]*")) if not os.path.isdir(path / STATUS))
+    return [runs, *(path for path in below if any(path.glob(f"[!.]*/{STATUS}")))]
+
+
+def run_directories(runs: Path) -> list[Path]:
+    """Return the directories of all runs that were ever started, sorted by name."""
+    found = (path for folder in run_folders(runs) for path in folder.glob(f"[!.]*/{STATUS}"))
+    return sorted(path.parent for path in found)
 
 
 def command_directories(runs: Path) -> list[Path]:

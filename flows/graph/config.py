@@ -18,6 +18,7 @@ from typing import Any
 
 import yaml
 
+from cloze.core import accounts
 from cloze.core.config import parse_config, resolve_paths
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.places import runs_directory
@@ -32,8 +33,8 @@ from cloze.flows.graph.overrides import has_named_points, merge, read_yaml
 from cloze.flows.graph.sections import LONGEST_NAME, MATRIX, RUN, fold_place, mapping_at
 
 PRESETS = Path(__file__).resolve().parent.parent / "presets"
-NAME = "name"
-_RUN_NAME = re.compile(r"[^\W_][\w.-]*")
+NAME, PROJECT = "name", "project"
+_RUN_NAME = re.compile(r"([^\W_][\w.-]*/)?[^\W_][\w.-]*")  # NAME, or USER/NAME
 TOKENIZER = "tokenizer"  # path of an existing vocabulary, instead of the vocab stage
 EXTENDS, SIZES, SIZE = "extends", "sizes", "size"
 
@@ -49,14 +50,15 @@ class RunConfig:
             raise UsageError(f"{NAME} ({named!r}) is no text; quote it: {NAME}: '…'")
         self.name = str(named)
         is_valid = is_there or _RUN_NAME.fullmatch(self.name)
-        if not is_valid or len(os.fsencode(self.name)) > LONGEST_NAME:
+        if not is_valid or max(map(len, os.fsencode(self.name).split(b"/"))) > LONGEST_NAME:
             raise UsageError(
                 f"name ({self.name!r}) must consist of letters, digits, '.', '_' and '-', begin "
-                f"with a letter or a digit, and have at most {LONGEST_NAME} bytes; give the config "
-                f"a `name:`"
+                f"with a letter or a digit, and have at most {LONGEST_NAME} bytes; it may be "
+                f"USER/NAME. Give the config a `name:`"
             )
         # content of the config file with overrides applied and paths absolute
         self.values = dict(values)
+        self.project = accounts.project(values.get(PROJECT))
         # path of an existing vocabulary, which replaces the vocab node
         self.tokenizer: str | None = values.get(TOKENIZER)
         if not isinstance(self.tokenizer, str | None):
@@ -105,11 +107,12 @@ class RunConfig:
         """Return the complete config as YAML-compatible values by node, with defaults filled in."""
         nodes = {name: node.config.model_dump(mode="json") for name, node in self.nodes.items()}
         extra = {TOKENIZER: self.tokenizer} if self.tokenizer else {}
+        extra |= {PROJECT: self.project} if PROJECT in self.values else {}
         return {NAME: self.name, **extra, **nodes, RUN: self.execution.model_dump(mode="json")}
 
 
 def _check_sections(values: Mapping[str, Any]) -> None:
-    known = {*stages.TABLE, RUN, NAME, TOKENIZER, SIZE}
+    known = {*stages.TABLE, RUN, NAME, PROJECT, TOKENIZER, SIZE}
     for key in values:
         if key not in known and stage_of(str(key)) is None:
             stage, separator, label = str(key).partition("@")

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,6 +30,7 @@ from cloze.core.stages.cost import (
 )
 from cloze.core.stages.execution import Resources
 from cloze.flows.graph import stages
+from cloze.flows.graph.command import run_folders
 from cloze.flows.graph.plan import PIPELINE, PlannedNode
 from cloze.flows.graph.schedule import Frontier, resource_request
 from cloze.flows.machine import slots
@@ -225,7 +227,7 @@ class MeasuredThroughputs:
     def _newest(self, stage: str) -> list[Path]:
         if self._directories is None:
             self._directories = {}
-            for run in self.runs.glob("*/"):
+            for run in chain.from_iterable(each.glob("*/") for each in run_folders(self.runs)):
                 with suppress(OSError), os.scandir(run) as entries:
                     for entry in entries:
                         name = entry.name.partition("@")[0].partition("-")[0]

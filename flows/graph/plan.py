@@ -70,6 +70,23 @@ class PlannedNode:
         return self.reason.startswith(FORCED)
 
 
+def store() -> str:
+    """Return `$CLOZE_STORE`, where artifacts of runs are; default: the runs directory.
+
+    Raises UsageError: it is a file.
+    """
+    place = os.environ.get("CLOZE_STORE") or str(runs_directory())
+    if os.path.isfile(place):
+        raise UsageError(f"CLOZE_STORE={place} is a file; name a URL or a directory")
+    return place
+
+
+def run_of(path: str) -> str:
+    """Return the name of the run whose artifact is at `path`."""
+    name = posixpath.relpath(posixpath.dirname(path), store())
+    return posixpath.basename(posixpath.dirname(path)) if name.startswith(".") else name
+
+
 def plan(
     config: RunConfig | CommandConfig,
     *,
@@ -119,7 +136,8 @@ def plan(
     outside: dict[str, str] = {}  # fingerprints of inputs outside the run
     with fingerprints.hash_cache_session():
         for name in filter(with_ancestors(nodes, chosen).__contains__, nodes):
-            steps[name] = _step(nodes[name], directory, steps, outside, name in forced, started)
+            is_forced, run = name in forced, config.name
+            steps[name] = _step(nodes[name], directory, run, steps, outside, is_forced, started)
     planned = []
     for step in (steps[name] for name in steps if name in chosen):
         for parent in step.depends_on:
@@ -136,6 +154,7 @@ def plan(
 def _step(
     node: Node,
     directory: Path,
+    run: str,
     steps: Mapping[str, PlannedNode],
     outside: dict[str, str],
     forced: bool,
@@ -144,10 +163,7 @@ def _step(
     stage = stages.stage(node.stage)
     previous = _manifest(node.out or storage.linked(str(directory / node.name)))
     inputs, input_hashes = _inputs(node, steps, outside)
-    store = os.environ.get("CLOZE_STORE") or str(runs_directory())
-    if os.path.isfile(store):
-        raise UsageError(f"CLOZE_STORE={store} is a file; name a URL or a directory")
-    place = node.out or storage.join(store, directory.name)
+    place = node.out or storage.join(store(), run)
 
     def hash_files(paths: Sequence[str], stamps: Sequence[fingerprints.Stamp | None]) -> list[str]:
         if stage.worker != PIPELINE:  # a host that trains has no Beam
@@ -287,9 +303,9 @@ def link_to(step: PlannedNode) -> None:
 
     Of an artifact on a store, the link's target is its URL (`storage.linked`).
     """
-    directory, name = posixpath.split(step.artifact)
-    target = step.artifact if storage.has_scheme(step.artifact) else name
-    link = runs_directory() / posixpath.basename(directory) / step.name
+    is_remote = storage.has_scheme(step.artifact)
+    target = step.artifact if is_remote else posixpath.basename(step.artifact)
+    link = runs_directory() / run_of(step.artifact) / step.name
     if link.is_symlink() and os.readlink(link) == target:
         return
     if link.is_dir() and not link.is_symlink():  # a copy has followed the link

@@ -34,7 +34,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import replace
 from typing import Any
 
-from cloze.core import errors, processes, storage
+from cloze.core import accounts, errors, processes, storage
 from cloze.core.errors import ClozeError, SupersededError, UsageError
 from cloze.core.stages.worker import LOGS, Job, local_directory
 from cloze.flows.launch import event_files, host_setup
@@ -262,6 +262,7 @@ def main(arguments: Sequence[str]) -> int:
                 f"host {socket.gethostname()} does not see {directory}, which the head has written;"
                 " put the artifact's directory where all hosts share it"
             )
+        accounts.share(os.path.dirname(launch.artifact))  # the umask may be this host's own
         return Agent(launch, node, leash=leash).run()
     except ClozeError as error:
         message, code = str(error), error.exit_code

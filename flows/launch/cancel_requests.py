@@ -6,9 +6,7 @@ Unlike a signal, the file works across hosts and with every launcher.
 from __future__ import annotations
 
 import json
-import re
 import signal
-import socket
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -25,7 +23,6 @@ from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.launch import event_files
 
 PATIENCE_SECONDS = 30.0  # for the builder to notice, end remote agents and write its state
-_HOLDER = re.compile(r"process (\d+) on (\S+)")
 
 CANCEL = "cancel.json"
 GRACE = "grace.json"  # shutdown time in seconds that the ranks reported
@@ -120,7 +117,14 @@ def wait_or_kill(
     if not lock.is_running(facts):
         raise DataError(f"{path} is still held by {lock.holder(path) or builder}; end it there")
     report(f"it did not end in {seconds:.0f} s and is killed, with all that it has started")
-    lock.send_signal(facts, signal.SIGKILL)  # the kernel kills its ranks, agents lose their link
+    try:
+        lock.send_signal(
+            facts, signal.SIGKILL
+        )  # the kernel kills its ranks, agents lose their link
+    except PermissionError:
+        raise DataError(
+            f"{path} is still held by {builder} of another account; ask there"
+        ) from None
     if not has_ended():
         raise DataError(
             f"{path} is still held by {builder}, which cannot be killed; run `cloze doctor`"
@@ -139,7 +143,8 @@ def holder(path: str) -> str | None:
     builder = lock.holder(path)
     if not builder or not storage.is_local(path):
         return builder or None
-    is_remote = (match := _HOLDER.search(builder)) is not None and match[2] != socket.gethostname()
+    facts = lock.written_facts(path)
+    is_remote = bool(facts) and not lock.is_this_machine(facts)
     # file systems may hide other hosts' locks
     return builder if is_remote or is_locked(path) else None
 

@@ -24,6 +24,7 @@ from cloze.core.artifacts.checkpoints import COMPLETE, STEPS, complete_steps, pa
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.stages import stage
 from cloze.core.stages.worker import LOGS
+from cloze.flows.graph.command import run_folders
 
 STAGE = "pretrain"
 MAX_ATTEMPTS = 3  # nightly runs in which an evaluation may fail; then the checkpoint is given up
@@ -101,20 +102,26 @@ def find_checkpoints(runs: Path) -> list[CheckpointInfo]:
 
     Symbolic links are not followed, but those to artifacts on a store.
     """
+    folders = run_folders(runs)
+    places = sorted({path for each in folders for path in (*each.glob("*"), *each.glob("*/*"))})
     trainings = [
-        (str(steps.parent.resolve()), steps.relative_to(runs).parts[0])
-        for pattern in ("*", "*/*")
-        for steps in runs.glob(f"{pattern}/{STEPS}")
+        (str(steps.parent.resolve()), _run_of(steps.parent.relative_to(runs)))
+        for place in places
+        for steps in place.glob(STEPS)
         if steps.is_dir() and not _is_hidden_or_link(steps.parent, runs)
     ]
-    links = [link for link in sorted(runs.glob("*/*")) if link.is_symlink()]
     trainings += [
-        (url, link.parent.name)
-        for link in links
+        (url, _run_of(link.relative_to(runs)))
+        for link in filter(Path.is_symlink, places)
         if storage.has_scheme(url := storage.linked(str(link))) and link.name.startswith(STAGE)
     ]
     checkpoints = [item for training, run in trainings for item in _checkpoints_of(training, run)]
     return sorted(checkpoints, key=lambda item: (item.written, item.key))
+
+
+def _run_of(training: Path) -> str:
+    """Return the run of a training's path below the runs, RUN/NODE or a directory of its own."""
+    return (training.parent if training.parent.name else training).as_posix()
 
 
 def _is_hidden_or_link(training: Path, runs: Path) -> bool:

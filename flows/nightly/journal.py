@@ -30,6 +30,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
+from cloze.core.accounts import user_name
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.checkpoints import STEPS, is_checkpoint
 from cloze.core.artifacts.claim import BUILDING, Claim
@@ -37,7 +38,6 @@ from cloze.core.artifacts.lock import holder, locked
 from cloze.core.errors import DataError, UsageError
 from cloze.core.records import NUMBER, Fields, is_record, read_record
 from cloze.flows.nightly.discovery import STAGE, CheckpointInfo, find_checkpoints
-from cloze.flows.tracking.metadata import user_name
 
 if TYPE_CHECKING:
     pass

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cloze.core import places, storage
+from cloze.core.accounts import share
 from cloze.core.artifacts.checkpoints import pinned
 from cloze.core.errors import ClozeError, DataError, NotFiniteError, StoppedError
 from cloze.core.figures import goodness, is_finite
@@ -44,7 +45,8 @@ class NightlyRun:
     ) -> None:
         """Find new checkpoints, or all written after `since`, see `discovery.parse_since`."""
         self.suite, self.settings = suite, suite.settings
-        self.runs = places.runs_directory()
+        share(runs := places.runs_directory())
+        self.runs = runs
         self.journal = Journal(self.runs)
         self.started = time.time()
         self.since: float | None = None
@@ -166,7 +168,7 @@ class NightlyRun:
         if ready or (outcome.champion is not None and self.journal.version() is None):
             self._update_registry(ready)
         if session is not None:
-            log_to_mlflow(self.runs, self.started, outcome)
+            log_to_mlflow(self.runs, self.started, outcome, self.suite.project)
             self._remove_old_artifacts(session.directory)
         if self.settings.clean_after_days is not None:
             self._remove_unneeded(self.settings.clean_after_days)
@@ -274,7 +276,7 @@ class NightlyRun:
         from cloze.flows.tracking.mlflow_writer import Registry
 
         try:
-            registry = Registry(self.runs)
+            registry = Registry(self.runs, project=self.suite.project)
             registration.sync_alias(self.journal, registry)
             for label, scores in ready.items():
                 registration.log_scores(registry, self.candidates[label], scores.hundredths())

@@ -104,9 +104,9 @@ class NightlyResult:
         )
 
 
-def log_to_mlflow(runs: Path, started: float, outcome: NightlyResult) -> None:
+def log_to_mlflow(runs: Path, started: float, outcome: NightlyResult, project: str | None) -> None:
     """Write the result to the spool of the MLflow records."""
-    spool = Spool(runs / DIRECTORY, tracking_uri(runs))
+    spool = Spool(runs / DIRECTORY, tracking_uri(runs), project)
     spool.start_sender()
     name = time.strftime("gate %Y-%m-%d %H:%M", time.gmtime(started))
     night = spool.start_run(name, tags={"cloze.kind": "night"})

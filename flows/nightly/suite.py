@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
+from cloze.core import accounts
 from cloze.core.config import Values, parse_config
 from cloze.core.errors import UsageError
 from cloze.core.plugins import with_substitutes
@@ -84,6 +85,7 @@ class Suite:
     sections: Mapping[str, Any]
     reference: str
     overrides: Mapping[str, Any]
+    project: str | None = None
 
     def config(self, subjects: Mapping[str, Mapping[str, str]]) -> RunConfig:
         """Return the config of the suite's graph over the checkpoints.
@@ -93,6 +95,8 @@ class Suite:
                 artifacts it was trained on that exist.
         """
         values: dict[str, Any] = {"name": NIGHT}
+        if self.project is not None:
+            values[configs.PROJECT] = self.project
         for name, section in self.sections.items():
             if name == RUN:
                 values[name] = section
@@ -173,7 +177,11 @@ def load(reference: str = NIGHT, overrides: Mapping[str, Any] | None = None) -> 
             f"finetune: {{task: sst2, data: …}}"
         )
     return Suite(
-        settings=settings, sections=sections, reference=reference, overrides=dict(overrides or {})
+        settings=settings,
+        sections=sections,
+        reference=reference,
+        overrides=dict(overrides or {}),
+        project=values.get(configs.PROJECT) and accounts.project(values[configs.PROJECT]),
     )
 
 

@@ -30,7 +30,7 @@ from cloze.core.errors import UsageError
 from cloze.flows.prefect.schedules import VARIABLE
 from cloze.flows.prefect.sweep import read_all
 
-TAG = "cloze"
+TAG = "cloze"  # of the flow runs and automations of all projects
 NOTIFY = "CLOZE_NOTIFY"
 NO_NOTIFICATIONS = "none"
 SILENT_SECONDS = 90  # three heartbeats
@@ -63,6 +63,11 @@ PAYLOAD = """{{ {
     "message": flow_run.state.message,
     "url": flow_run|ui_url,
 }|tojson }}"""  # `tojson` escapes quotes and newlines
+
+
+def tag(project: str) -> str:
+    """Return the tag of a project's deployments and flow runs."""
+    return f"project:{project}"
 
 
 def desired_automations(

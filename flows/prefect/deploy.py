@@ -1,6 +1,7 @@
 """Registration of `prefect.yaml`'s deployments, the work pool and the automations with Prefect.
 
-Deployments of Cloze that the file no longer contains are deleted. What an operator has set in
+Deployments of this project that the file no longer contains are deleted; those of other projects
+are not touched. What an operator has set in
 Prefect stays: pauses, schedules (`schedules.py`), automations that are off or deleted
 (`automations.py`). What has to be made again is said.
 """
@@ -11,20 +12,26 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.actions import (
+    DeploymentUpdate,
+    GlobalConcurrencyLimitCreate,
+    WorkPoolCreate,
+)
 from prefect.client.schemas.responses import DeploymentResponse
+from prefect.concurrency.sync import concurrency
 from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
 from prefect.settings import PREFECT_API_URL
 
-from cloze.core import places
+from cloze.core import accounts, places
+from cloze.core.accounts import DEFAULT_PROJECT
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.secrets import redact
 from cloze.flows.prefect.automations import (
@@ -33,6 +40,7 @@ from cloze.flows.prefect.automations import (
     apply_automations,
     automation_record,
     desired_automations,
+    tag,
 )
 from cloze.flows.prefect.client import connected
 from cloze.flows.prefect.environment import HOME, PREFECT_YAML
@@ -48,6 +56,8 @@ from cloze.flows.views.terminal import saying
 
 MOST_SECONDS = 600.0  # for Prefect's command
 ENTRYPOINTS = "cloze.flows.prefect."  # prefix of the entrypoints of Cloze's deployments
+LIMIT = "cloze-deploy"  # global concurrency limit: deploys of all projects change one record
+LEASE_SECONDS = 60.0  # after which a killed deploy holds up no other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,13 +92,15 @@ def deploy(
             has a name of the file's.
         ClozeError: Prefect rejects a request.
     """
-    content = _read(path)
+    project = accounts.project()
+    content = _of_project(_read(path), project)
     api = api_url or PREFECT_API_URL.value()
     if not api:
         raise UsageError(
             "no Prefect server is set; set PREFECT_API_URL, or start a server with `cloze ui`"
         )
-    with saying(f"a deploy waits for Prefect at {api}"), connected(api) as client:
+    waits = saying(f"a deploy waits for Prefect at {api}")
+    with waits, connected(api) as client, _alone(client):
         last = read_last(client)
         pool, changes = _pool(client, content, is_known=bool(last))
         before = dict(_of_pool(client))  # a team's stack moves some
@@ -96,7 +108,9 @@ def deploy(
         _check_owner(before, entries)
         desired = desired_schedules(entries, last)  # a wrong one is refused before any change
         _run_prefect_deploy(api, path, content)
-        after = dict(_of_pool(client, pool))
+        after = {
+            name: each for name, each in _of_pool(client, pool) if project_of(each.name) == project
+        }
         removed = [name for name, each in after.items() if _is_dropped(each, entries)]
         for name in removed:
             client.delete_deployment(after.pop(name).id)
@@ -148,16 +162,64 @@ def _read(path: Path) -> dict[str, Any]:
         ) from error
 
 
+def project_of(deployment: str) -> str:
+    """Return the project of a deployment by its name: `PROJECT:FLOW`, or of cloze `FLOW`."""
+    return deployment.rpartition(":")[0] or DEFAULT_PROJECT
+
+
+def _of_project(content: dict[str, Any], project: str) -> dict[str, Any]:
+    """Return the file with the deployments of a project: name, tag, and their flows' environment.
+
+    Those of the project cloze have the names in the file.
+    """
+    prefix: str = "" if project == DEFAULT_PROJECT else f"{project}:"
+    entries: list[dict[str, Any]] = []
+    for entry in content["deployments"]:
+        pool = entry.get("work_pool") or {}
+        variables = pool.get("job_variables") or {}
+        environment = {**(variables.get("env") or {}), accounts.PROJECT: project}
+        own_pool = {**pool, "job_variables": {**variables, "env": environment}}
+        tags = [*entry.get("tags", ()), tag(project)]
+        name = f"{prefix}{entry['name']}"
+        entries.append({**entry, "name": name, "tags": tags, "work_pool": own_pool})
+    return {**content, "deployments": entries}
+
+
+@contextmanager
+def _alone(client: SyncPrefectClient) -> Iterator[None]:
+    """Let deploys to a server follow each other.
+
+    Raises:
+        ClozeError: another one has not ended in time.
+    """
+    with suppress(ObjectAlreadyExists):
+        client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=LIMIT, limit=1))
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(
+                concurrency(
+                    LIMIT, timeout_seconds=MOST_SECONDS, lease_duration=LEASE_SECONDS, strict=True
+                )
+            )
+        except TimeoutError:
+            raise ClozeError(
+                f"another deploy to this server goes on for more than {MOST_SECONDS:.0f} s (it"
+                f" holds Prefect's concurrency limit {LIMIT}); try again later"
+            ) from None
+        yield
+
+
 def _check_owner(
     before: Mapping[str, DeploymentResponse], entries: Mapping[str, Mapping[str, Any]]
 ) -> None:
     """Raise UsageError if the server has a deployment of others under a name of the file."""
     for name, entry in entries.items():
-        there = before.get(f"{name}/{name}")
+        flow = name.rpartition(":")[2]
+        there = before.get(f"{flow}/{name}")
         found = str(there.entrypoint) if there else ENTRYPOINTS
         if not found.startswith(ENTRYPOINTS) and found != entry["entrypoint"]:
             raise UsageError(
-                f"the server's deployment {name}/{name} runs {found}, which is not Cloze's; rename "
+                f"the server's deployment {flow}/{name} runs {found}, which is not Cloze's; rename "
                 f"it or its flow, so that Cloze's does not replace it"
             )
 

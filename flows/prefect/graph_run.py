@@ -36,7 +36,7 @@ from cloze.core.secrets import redact
 from cloze.flows.graph import schedule
 from cloze.flows.prefect import flow_state
 from cloze.flows.prefect import parameters as form
-from cloze.flows.prefect.automations import TAG
+from cloze.flows.prefect.automations import TAG, tag
 from cloze.flows.prefect.node import (
     NODE_RUN_CONTEXT,
     NodeRunContext,
@@ -198,7 +198,7 @@ def run_flow(session: RunSession) -> None:
     parameters |= {"overrides": redact(parameters["overrides"]), "retries": 0}  # from the config
     token = ACTIVE.set(session)
     try:
-        with tags(TAG):
+        with tags(TAG, tag(session.config.project)):
             state = full_run(**parameters, return_state=True)
     except BaseException as error:
         if isinstance(error, Exception):

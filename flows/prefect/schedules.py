@@ -76,12 +76,14 @@ def desired_schedules(
             text = f"{schedule.get('cron', '')} {schedule.get('timezone') or 'UTC'}"
             key = f"{name}/{schedule.get('slug', name)}"
             desired[key] = describe(parse(text, f"deployment {name}"))
-    if NIGHT in desired:
-        wanted = os.environ.get(NIGHTLY, "").strip()
-        desired[NIGHT] = (
-            describe(parse(wanted, NIGHTLY)) if wanted else last.get(NIGHT, desired[NIGHT])
-        )
+    wanted = os.environ.get(NIGHTLY, "").strip()
+    for key in filter(_is_night, desired):
+        desired[key] = describe(parse(wanted, NIGHTLY)) if wanted else last.get(key, desired[key])
     return desired
+
+
+def _is_night(key: str) -> bool:
+    return key.rpartition(":")[2] == NIGHT  # with or without a project
 
 
 def last_deployed(value: Any) -> dict[str, str]:
@@ -120,7 +122,7 @@ class _ScheduleState:
         """Whether the deploy sets it; otherwise it stays as the operator has set it."""
         # a server of an earlier version has the schedule, and no variable
         is_known = self.last is not None or self.found is None
-        is_said = is_known or (self.key == NIGHT and bool(os.environ.get(NIGHTLY)))
+        is_said = is_known or (_is_night(self.key) and bool(os.environ.get(NIGHTLY)))
         return self.is_remade or (self.wanted != self.last and is_said)
 
     @property

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from cloze.core.artifacts import lock
 from cloze.core.processes import wait_until
 from cloze.flows.run import cancellation, status_file
 
@@ -68,7 +69,7 @@ def _owners(runs: Path) -> dict[str, Owner]:
                 if content is not None and content["prefect"]:
                     found = status_file.as_it_is(content, path)
                     owners[str(content["prefect"])] = Owner(
-                        host=content["host"],
+                        host=socket.gethostname() if lock.is_this_machine(found) else found["host"],
                         pid=content["pid"],
                         alive=found["state"] == status_file.RUNNING,
                     )

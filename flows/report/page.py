@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import yaml
 from cloze.core.figures import goodness, is_finite
 from cloze.core.humanize import format_count, format_duration, templates_in
 from cloze.flows.graph import stages
+from cloze.flows.graph.plan import run_of
 from cloze.flows.report import plots
 from cloze.flows.report.graph_picture import NodePicture, graph_svg
 from cloze.flows.report.report_nodes import (
@@ -101,7 +101,7 @@ def render(
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=110),
         packages=sorted(packages.items()),
         created=_moment(max((node.manifest.created for node in nodes), default="")),
-        run=posixpath.basename(posixpath.dirname(nodes[0].path)) if nodes else "",
+        run=run_of(nodes[0].path) if nodes else "",
         execution=nodes[-1].manifest.execution if nodes else {},
     )
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cloze.core import storage
+from cloze.core.accounts import open_record, user_name
 from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError, shell_command
 from cloze.core.stages.execution import DEFAULT_GRACE_SECONDS
@@ -41,21 +42,30 @@ def cancel(
             f"run {name} does not run (it is {record['state']}); {shell_command('status', name)}"
             " shows it"
         )
-    if host != socket.gethostname():
+    if not lock.is_this_machine(record):
         raise UsageError(
             f"run {name} runs on {host} (process {pid}); cancel it there, or in Prefect's UI"
         )
     facts, keys = lock.holder_facts(directory), lock.process_identity()
-    if not lock.is_running(facts) or any(facts.get(key) != record.get(key) for key in keys):
+    here = {**facts, "host": socket.gethostname()}  # it may have had another name
+    if not lock.is_running(here) or any(facts.get(key) != record.get(key) for key in keys):
         raise UsageError(
             f"run {name} is held by {lock.holder(directory) or 'nobody'}, not by the recorded "
             f"process {pid}, so nothing is stopped; try again once it has started"
         )
     grace = longest_grace(record)
-    # tells the process a cancellation from a kill
-    status_file.cancel_mark(Path(record["path"])).touch()
+    # tells the process a cancellation from a kill, and who asks
+    mark, own = status_file.cancel_mark(Path(record["path"])), user_name()
+    mark.write_text(own, encoding="utf-8")
     report(f"requested process {pid} to end; its trainings have {grace:.0f} s to save a checkpoint")
-    lock.send_signal(facts, signal.SIGTERM)
+    try:
+        is_sent = lock.send_signal(facts, signal.SIGTERM)
+    except PermissionError:
+        is_sent = False
+    if (
+        not is_sent
+    ):  # to another account, or from before a change of the host's name: it looks there
+        mark.write_text(f"{own} {status_file.SELF}", encoding="utf-8")
     seconds, builder = grace + PATIENCE_SECONDS, f"process {pid}"
     if wait_or_kill(directory, builder, lambda: lock.is_locked(directory), facts, seconds, report):
         mark_crashed(runs)
@@ -91,6 +101,6 @@ def mark_crashed(runs: Path, *, write: bool = True) -> list[str]:
                     continue
                 if write:
                     content = json.dumps({**found, "state": status_file.CRASHED}).encode()
-                    storage.write_bytes(str(path), content, private=True)
+                    storage.write_bytes(str(path), content, opener=open_record)
                 names.append(str(record["run"]))
     return names

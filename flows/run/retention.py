@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import stat
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -26,7 +25,7 @@ from cloze.core.artifacts.lock import flock_or_say, is_locked, locked
 from cloze.core.errors import DataError, UsageError, shell_command
 from cloze.core.identity import RECORDED
 from cloze.core.stages.worker import JOB, LOGS, Job
-from cloze.flows.graph.command import command_directories
+from cloze.flows.graph.command import command_directories, run_folders
 from cloze.flows.run import status_file
 from cloze.flows.run.targets import node_name
 
@@ -93,7 +92,8 @@ def survey(
     for directory in status_file.directories(runs):
         record = status_file.newest(directory, records) or {"state": "", "nodes": {}}
         is_running = record["state"] in (status_file.RUNNING, status_file.LOST)
-        if directory.name in discarded and not is_running:
+        run = status_file.name_of(runs, directory)
+        if run in discarded and not is_running:
             continue
         if record["state"] == status_file.UNREADABLE:  # nobody knows what it has begun
             for each in [path for path in by_path if path.parent == directory.resolve()]:
@@ -101,10 +101,10 @@ def survey(
         for name, node in record["nodes"].items():
             if is_running or node["state"] not in (status_file.FINISHED, status_file.CACHED):
                 for path in (_artifact_path(directory, node), *node.get("inputs", ())):
-                    need(path, f"{shell_command('resume', directory.name)} ({name})")
+                    need(path, f"{shell_command('resume', run)} ({name})")
         links = sorted(link for link in directory.iterdir() if link.is_symlink())
         for link in links:
-            need(link, f"{directory.name}/{link.name}")
+            need(link, f"{run}/{link.name}")
         unlinked += _unlinked(directory, found, {link.name for link in links})
     for out, record in status_file.command_records(runs).items():
         for node in record["nodes"].values():
@@ -165,7 +165,7 @@ def _artifacts(
             written = marks[0].stat().st_mtime
             stored = StoredArtifact(
                 path=path,
-                run=directory.name,
+                run=status_file.name_of(runs, directory),
                 size=_freed(path) if sizes else 0,
                 written=written,
                 used=max(written, used.get(path.resolve(), 0.0)),
@@ -218,14 +218,6 @@ def _freed(path: Path) -> int:
     return total
 
 
-def share(runs: Path) -> None:
-    """Let a group write all that this process makes, if the runs directory is the group's."""
-    with suppress(OSError):
-        shared = stat.S_ISGID | stat.S_IWGRP
-        if runs.stat().st_mode & shared == shared:
-            os.umask(os.umask(0o077) & ~stat.S_IRWXG)
-
-
 @contextmanager
 def starts(runs: Path, *, shared: bool = True) -> Iterator[None]:
     """Hold the lock of starts: shared from a run's plan to its record, exclusive for a removal."""
@@ -248,7 +240,9 @@ def unneeded_sources(runs: Path, *, remove: bool = False) -> list[Path]:
         if None in records:
             return []
         names = {Path(record.get("source") or "").name for record in records if record}
-        for job in runs.glob(f"*/*/{LOGS}/{JOB}"):  # it may outlive the start that made it
+        folders = run_folders(runs)
+        for job in (job for each in folders for job in each.glob(f"*/*/{LOGS}/{JOB}")):
+            # it may outlive the start that made it
             if not (job.parents[1] / MANIFEST).exists():
                 with suppress(OSError, ValueError, TypeError):
                     names.add(Path(Job.read(str(job)).source).name)
@@ -282,6 +276,9 @@ def remove(
                 link.unlink(missing_ok=True)
         if {path.name for path in run.iterdir()} <= {status_file.DIRECTORY}:
             shutil.rmtree(run, ignore_errors=True)
+            if run.parent != runs:
+                with suppress(OSError):  # other runs are there
+                    run.parent.rmdir()
     return [each for each in unneeded if each.path in asides and not asides[each.path].exists()]
 
 

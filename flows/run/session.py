@@ -20,6 +20,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cloze.core import places, storage
+from cloze.core.accounts import share
 from cloze.core.artifacts.lock import holder, locked
 from cloze.core.errors import UsageError, describe_os_error, shell_command
 from cloze.core.stages.execute import BuildResult
@@ -30,7 +31,7 @@ from cloze.flows.graph.command import CommandConfig
 from cloze.flows.graph.schedule import resource_request
 from cloze.flows.launch import host_setup
 from cloze.flows.machine import retry_policy, slots
-from cloze.flows.run import node_reporter, retention, source, status_file, status_writer
+from cloze.flows.run import node_reporter, retention, source, status_file, status_writer, targets
 from cloze.flows.run.node_reporter import NodeReporter
 from cloze.flows.tracking.spool import URI, tracking_uri
 from cloze.flows.views import terminal
@@ -152,7 +153,7 @@ class RunSession:
         return RunSession(self.parameters, self.screen, started_nodes=started, config=self.config)
 
     def __enter__(self) -> RunSession:
-        retention.share(runs := places.runs_directory())
+        share(runs := places.runs_directory())
         is_transient = self.command is not None and self.command.is_transient
         is_unmade = is_transient or self.nothing_to_do
         if not is_transient:
@@ -178,19 +179,19 @@ class RunSession:
         return self
 
     def _lock(self, resources: contextlib.ExitStack) -> None:
-        """Lock the run's directory.
-
-        Raises UsageError: another process holds the lock.
-        """
+        """Lock the run's directory; UsageError: it is held, or the name is not a run's."""
+        name = self.config.name
+        if self.command is None:
+            targets.check_name(places.runs_directory(), name)
         try:
             resources.enter_context(locked(str(self.directory)))
         except UsageError as error:
             if self.command is None:
-                raise
+                raise UsageError(f"{error}{status_file.whose(self.directory, name)}") from error
             builder = holder(str(self.directory)) or "another process"
             raise UsageError(
-                f"{self.config.name} is being built by {builder}; wait until it ends, or stop it"
-                f" with {shell_command('cancel', self.config.name)}"
+                f"{name} is being built by {builder}; wait until it ends, or stop it with"
+                f" {shell_command('cancel', name)}"
             ) from error
 
     def _open_logger(self) -> MlflowRunLogger | None:
@@ -200,8 +201,10 @@ class RunSession:
             return None
         from cloze.flows.tracking.run_logger import MlflowRunLogger
 
+        assert self.record is not None
+        name, project = self.config.name, self.config.project
         try:
-            logger, name = MlflowRunLogger(places.runs_directory()), self.config.name
+            logger = MlflowRunLogger(places.runs_directory(), project, self.record.content["owner"])
         except OSError as error:  # records never stop a run
             reason = escape(describe_os_error(error, "records"))
             self.screen.print(f"[yellow]nothing of this run is recorded in MLflow: {reason}[/]")
@@ -219,9 +222,10 @@ class RunSession:
         with self._resources:
             if self._lines is not None:
                 self._lines.stop()
-            self.record.end(
-                *(self.ending or (status_writer.final_state(error), status_writer.message(error)))
-            )
+            if by := self.record.cancelled_by:
+                self.screen.print(f"[yellow]cancelled by {escape(by)}[/]")
+            ending = status_writer.final_state(error), status_writer.message(error)
+            self.record.end(*(self.ending or ending))
             if self.records is not None:
                 is_stop = error is not None and status_writer.is_stop(error)
                 for warning in self.records.close(error, at_once=is_stop):

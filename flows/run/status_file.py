@@ -16,15 +16,15 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import NoneType
 from typing import Any
 
+from cloze.core.accounts import owner, user_name
 from cloze.core.artifacts import lock
 from cloze.core.errors import DataError, describe_os_error, did_you_mean, shell_command
 from cloze.core.humanize import format_duration
@@ -36,9 +36,15 @@ from cloze.core.records import (
     is_record,
     read_record,
 )
-from cloze.flows.graph.command import COMMANDS, command_directories, command_directory
+from cloze.flows.graph.command import (
+    COMMANDS,
+    STATUS,
+    command_directories,
+    command_directory,
+    run_directories,
+)
 
-DIRECTORY = "_status"
+DIRECTORY, directories = STATUS, run_directories
 RUNNING, FINISHED, FAILED = "running", "finished", "failed"
 CANCELLED, CRASHED = "cancelled", "crashed"
 # states of nodes, in addition to running, finished and failed
@@ -50,6 +56,7 @@ UNREADABLE = "unreadable"  # shown, never written: the newest record is damaged
 FIELDS: Fields = {
     "run": str, "state": str, "pid": int, "host": str, "started": NUMBER, "ended": NUMBER_OR_NONE,
     "error": TEXT_OR_NONE, "parameters": (dict, NoneType), "config": (dict, NoneType),
+    "owner": TEXT_OR_NONE, "account": TEXT_OR_NONE,
     "prefect": TEXT_OR_NONE, "begun": (list, NoneType), "source": TEXT_OR_NONE,
     "nodes": dict,
 }  # fmt: skip
@@ -60,6 +67,7 @@ NODE_FIELDS: Fields = {
     "total": NUMBER_OR_NONE, "unit": TEXT_OR_NONE, "figures": (dict, NoneType),
     "seconds_left": NUMBER_OR_NONE, "error": TEXT_OR_NONE, "attempt": NUMBER_OR_NONE,
 }  # fmt: skip
+SELF = "by itself"  # in a cancel mark: this account may not send the process a signal
 LEASE_SECONDS = 600.0  # storage may stall for minutes, and clocks of hosts differ
 
 
@@ -80,20 +88,20 @@ def as_it_is(record: dict[str, Any], path: Path) -> dict[str, Any]:
     Raises FileNotFoundError: the run's next start has removed the record.
     """
     written, host = path.stat().st_mtime, record["host"]
-    silence, is_here = time.time() - written, host == socket.gethostname()
-    if record["state"] != RUNNING or not (is_here or silence > LEASE_SECONDS):
+    silence, is_own = time.time() - written, lock.is_this_machine(record)
+    if record["state"] != RUNNING or not (is_own or silence > LEASE_SECONDS):
         return record
     directory = path.parent.parent
     if lock.is_locked(str(directory)):
         return record
     end_nodes(record, CRASHED)
-    if is_here and lock.is_copy(str(directory)):
+    if is_own and lock.is_copy(str(directory)):
         state = CRASHED
         error = (
             f"this is a copy of run {record['run']}, which process {record['pid']} goes on with; "
             f"delete it, or go on with it on its own: {shell_command('resume', directory.name)}"
         )
-    elif is_here:
+    elif is_own:
         state, error = CRASHED, f"process {record['pid']} on {host} is gone"
     else:
         silent = format_duration(max(0.0, silence))
@@ -116,11 +124,15 @@ def _why_unwritten(path: Path) -> str:
 def _unreadable(path: Path, written: float) -> dict[str, Any]:
     """Return what is known of a damaged record: its process may be alive, its work unfinished."""
     error = f"{path} is damaged; start the run again, with its config, for a new record"
+    if not os.access(path, os.R_OK):
+        remedy = "share its directories (chmod g+rwxs) and records (chmod g+rw)"
+        error = f"{path} is for {owner(path)} alone to read; {remedy}"
     times = {"started": written, "ended": written}
     return {"state": UNREADABLE, "error": error, "path": str(path), **times}
 
 
 def cancel_mark(path: Path) -> Path:
+    """Return the file beside a record that asks its run to end: who asks, and perhaps `SELF`."""
     return path.with_suffix(".cancel")
 
 
@@ -161,8 +173,7 @@ def newest(
             written = path.stat().st_mtime
             record = (known or {}).get(path) or read_file(path)
             if record is None:
-                if os.access(path, os.R_OK):  # another account's record is its own to read
-                    damaged = damaged or (path, written)
+                damaged = damaged or (path, written)
                 continue
             if damaged is not None:
                 return {**record, **_unreadable(*damaged)}
@@ -177,8 +188,8 @@ def newest(
 
 def all_records(runs: Path) -> dict[str, dict[str, Any]]:
     """Return the newest record of every run below `runs`, by run name."""
-    newest_records = {path.name: newest(path) for path in directories(runs)}
-    return {name: record for name, record in newest_records.items() if record is not None}
+    newest_records = {name_of(runs, path): newest(path) for path in directories(runs)}
+    return {name: {**each, "run": name} for name, each in newest_records.items() if each}
 
 
 def command_records(runs: Path) -> dict[str, dict[str, Any]]:
@@ -193,6 +204,13 @@ def directory_of(runs: Path, name: str) -> Path:
     return run if (run / DIRECTORY).is_dir() else command_directory(runs, name)
 
 
+def whose(directory: Path, name: str) -> str:
+    """Return whose the running start is, and how to have a run of one's own; empty: it is ours."""
+    own, account = user_name(), (newest(directory) or {}).get("account")
+    remedy = f"or name a run of your own: --set name={own}/{name.rpartition('/')[2]}"
+    return "" if account in (None, own) else f" (it is {account}'s), {remedy}"
+
+
 def read(runs: Path, name: str) -> dict[str, Any]:
     """Return the newest record of the run `name`, with what may have kept its end from it.
 
@@ -200,16 +218,17 @@ def read(runs: Path, name: str) -> dict[str, Any]:
     """
     record = newest(directory_of(runs, name))
     if record is None:
-        names = [path.name for path in directories(runs)]
+        names = [name_of(runs, path) for path in directories(runs)]
         hint = did_you_mean(name, names)
         raise DataError(f"no run {name!r} in {runs}; {hint}")
     path = Path(record.get("path", ""))
+    if path.is_relative_to(runs / name):
+        record["run"] = name
     if record["state"] == CRASHED and (read_file(path) or record)["state"] == RUNNING:
         record["error"] += _why_unwritten(path)
     return record
 
 
-def directories(runs: Path) -> Iterator[Path]:
-    """Yield the directories of all runs that were ever started, sorted by name."""
-    for path in sorted(runs.glob(f"*/{DIRECTORY}")):
-        yield path.parent
+def name_of(runs: Path, directory: Path) -> str:
+    """Return the name of the run in a directory below `runs`: NAME, or USER/NAME."""
+    return directory.relative_to(runs).as_posix()

@@ -6,15 +6,18 @@ Also how a run or a node ended, in words: state and message for its record.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from cloze.core import storage
+from cloze.core import accounts, storage
+from cloze.core.accounts import open_record
 from cloze.core.artifacts import lock
 from cloze.core.errors import StoppedError
 from cloze.core.secrets import redact
@@ -24,7 +27,7 @@ from cloze.flows.run import status_file
 
 RETAINED_RECORDS = 50  # records per run
 SECONDS = 1.0
-RENEW_SECONDS = 30.0
+RENEW_SECONDS, LOOK_SECONDS = 30.0, 2.0
 
 
 class RunStatusFile:
@@ -55,6 +58,8 @@ class RunStatusFile:
             "run": run,
             "state": status_file.RUNNING,
             **lock.process_identity(),
+            "owner": _owner(directory, earlier),
+            "account": accounts.user_name(),
             "started": time.time(),
             "ended": None,
             "error": None,
@@ -87,11 +92,17 @@ class RunStatusFile:
         """Write the file atomically. A full disk is ignored, so that the run can continue."""
         with self._lock, suppress(OSError):
             self._written = time.monotonic()
-            storage.write_bytes(str(self.path), json.dumps(self.content).encode(), private=True)
+            content = json.dumps(self.content).encode()
+            storage.write_bytes(str(self.path), content, opener=open_record)
 
     def _renew(self) -> None:
-        while not self._ended.wait(RENEW_SECONDS):
-            if self.path.exists():  # not after the run's directory was removed
+        while not self._ended.wait(LOOK_SECONDS):
+            by, _, how = self._cancel_mark().partition(" ")
+            if how == status_file.SELF:
+                status_file.cancel_mark(self.path).write_text(by, encoding="utf-8")
+                os.kill(os.getpid(), signal.SIGTERM)
+            is_due = time.monotonic() - self._written > RENEW_SECONDS
+            if is_due and self.path.exists():  # not after the run's directory was removed
                 self.write()
 
     def update(self, **values: Any) -> None:
@@ -151,13 +162,32 @@ class RunStatusFile:
         """Report whether another process has asked to cancel this run."""
         return status_file.cancel_mark(self.path).exists()
 
+    @property
+    def cancelled_by(self) -> str:
+        """Return the other account that has asked to cancel this run; empty: none."""
+        by = self._cancel_mark().partition(" ")[0]
+        return "" if by == self.content["account"] else by
+
+    def _cancel_mark(self) -> str:
+        with suppress(OSError, UnicodeDecodeError):
+            return status_file.cancel_mark(self.path).read_text(encoding="utf-8")
+        return ""
+
     def end(self, state: str, error: str | None = None) -> None:
         """Write the final state of the run."""
         self._ended.set()
         status_file.end_nodes(self.content, status_file.STOPPED)
+        if by := self.cancelled_by:
+            error = f"cancelled by {by}: {error or 'stopped'}"
         self.update(state=state, ended=time.time(), error=redact(error))
         with suppress(OSError):
             status_file.cancel_mark(self.path).unlink()
+
+
+def _owner(directory: Path, earlier: Sequence[Path]) -> str:
+    """Return the account that a run belongs to: that of its first start."""
+    before = status_file.read_file(earlier[-1]) if earlier else None
+    return str((before or {}).get("owner") or accounts.owner(directory) or accounts.user_name())
 
 
 def final_state(error: BaseException | None) -> str:

@@ -1,6 +1,6 @@
 """TARGET arguments: a run, a node of a run, an artifact or a checkpoint.
 
-demo                        run, by name or by directory (runs/demo)
+demo, alice/demo            run, by name or by directory (runs/demo)
 demo/finetune@sst2-1        node; demo/finetune: all nodes of a section or a stage
 runs/demo/pretrain          artifact, finished or not; also a URL
 W/pretrain/checkpoints/…    checkpoint
@@ -19,7 +19,7 @@ from cloze.core.errors import DataError, UsageError, did_you_mean
 from cloze.core.places import runs_directory
 from cloze.core.storage import has_scheme, linked
 from cloze.flows.graph import stages
-from cloze.flows.graph.command import command_directory
+from cloze.flows.graph.command import command_directory, run_folders
 from cloze.flows.run import status_file
 
 FINGERPRINT_LENGTH = 12  # in the name of a directory, NODE-FINGERPRINT
@@ -69,7 +69,7 @@ def resolve(text: str, *, in_any_run: bool = False) -> Target:
     runs = runs_directory()
     if has_scheme(text):
         return _of_store(text, runs)
-    if "/" not in text and text in run_names(runs):
+    if text in run_names(runs):
         return _run(text, text, runs)
     if has_scheme(url := linked(text)):
         return _of_store(url, runs)
@@ -119,12 +119,23 @@ def node_name(directory: Path) -> str:
 
 def run_names(runs: Path) -> list[str]:
     """Return the names of all runs, also of those without a record."""
-    directories = (path for path in runs.glob("*/") if not path.name.startswith("."))
+    directories = (path for folder in run_folders(runs) for path in folder.glob("[!.]*/"))
     return sorted(
-        path.name
+        status_file.name_of(runs, path)
         for path in directories
         if (path / status_file.DIRECTORY).is_dir() or any(_node_directories(path))
     )
+
+
+def check_name(runs: Path, name: str) -> None:
+    """Raise UsageError if a run of that name would be below a run, or have runs below it."""
+    user, _, _ = name.rpartition("/")
+    is_below = bool(user) and (runs / user / status_file.DIRECTORY).is_dir()
+    if is_below or runs / name in run_folders(runs)[1:]:
+        raise UsageError(
+            f"a run cannot be named {name}: {user or name} is the name of"
+            f" {'a run' if is_below else 'a folder of runs'}; choose another one"
+        )
 
 
 def target_names(*, in_any_run: bool = False) -> list[str]:
@@ -144,27 +155,28 @@ def _run(text: str, name: str, runs: Path) -> Target:
 
 def _of_store(url: str, runs: Path) -> Target:
     """Return the target at a URL; its run, if a link of the run leads to it."""
-    for link in runs.glob("*/*"):
+    for link in (link for folder in run_folders(runs) for link in folder.glob("*/*")):
         if link.is_symlink() and f"{url}/".startswith(f"{os.readlink(link)}/"):
-            return Target(text=url, run=link.parent.name, node=link.name, paths=(url,))
+            run = status_file.name_of(runs, link.parent)
+            return Target(text=url, run=run, node=link.name, paths=(url,))
     return Target(text=url, paths=(url,))
 
 
 def _directory(text: str, runs: Path) -> Target:
     """Return the target at an existing path, or at the path of a command's artifact."""
     path = Path(text).absolute()
+    names = {(runs / name).resolve(): name for name in run_names(runs)}
     if (path / status_file.DIRECTORY).is_dir():
-        if path.parent.resolve() != runs.resolve():
+        if path.resolve() not in names:
             raise UsageError(
                 f"{text} is a run below {path.parent}, not below {runs}; set"
                 f" CLOZE_RUNS_DIR={shlex.quote(str(path.parent))}"
             )
-        return _run(text, path.name, runs)
+        return _run(text, names[path.resolve()], runs)
     artifact = Path(containing_artifact(str(path)))
-    is_in_run = artifact.parent.parent.resolve() == runs.resolve()
-    if is_in_run and (artifact.parent / status_file.DIRECTORY).is_dir():
-        node = node_name(artifact)
-        return Target(text=text, run=artifact.parent.name, node=node, paths=(text,))
+    run = names.get(artifact.parent.resolve(), "")
+    if run and (artifact.parent / status_file.DIRECTORY).is_dir():
+        return Target(text=text, run=run, node=node_name(artifact), paths=(text,))
     return Target(text=text, paths=(text,))
 
 

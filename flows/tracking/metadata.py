@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-import getpass
 import json
 import logging
-import os
 import re
 import socket
 import subprocess
@@ -19,21 +17,15 @@ from typing import Any
 import psutil
 from pydantic_core import to_jsonable_python
 
-from cloze.core import processes
+from cloze.core import identity, processes
+from cloze.core.accounts import user_name
 from cloze.core.config import StageConfig
 from cloze.core.identity import recorded_source
 from cloze.flows.tracking.spool import flatten
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+# of the checkout; this module may be that of a run's copy of it
+ROOT = Path(identity.__file__).resolve().parents[1]
 GIT_SECONDS = 5.0
-
-
-def user_name() -> str:
-    """Return the user's name, or the number of a user without one, as in a container."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.getuid())
 
 
 @functools.cache
@@ -57,7 +49,8 @@ def tags() -> dict[str, str]:
 
 
 def _git(*arguments: str) -> str | None:
-    command = ["git", "-C", str(ROOT), *arguments]
+    # the checkout may be a colleague's
+    command = ["git", "-C", str(ROOT), "-c", f"safe.directory={ROOT}", *arguments]
     try:
         return subprocess.check_output(
             command, stderr=subprocess.DEVNULL, text=True, timeout=GIT_SECONDS

@@ -70,8 +70,8 @@ class MlflowWriter:
         else:
             OPERATIONS[record["op"]](self, self._run(record["run"]), record)
 
-    def _experiment(self) -> str:
-        return experiment_id(self.client, self.uri)
+    def _experiment(self, name: str | None = None) -> str:
+        return experiment_id(self.client, self.uri, name)
 
     def _run(self, our_id: str) -> str:
         """Return MLflow's id of a run that this spool or an earlier one started."""
@@ -83,7 +83,8 @@ class MlflowWriter:
     def _start(self, record: Mapping[str, Any]) -> None:
         cloze_id = record["run"]
         with exclusive(self.directory, LOCK):  # two senders may start the same run
-            experiment = self._experiment()
+            # the run's own project, not that of this sender: it may be another account's
+            experiment = self._experiment(record.get("experiment"))
             tags = {**_cut(record["tags"]), OUR_ID: cloze_id}
             if record["parent"]:
                 with suppress(KeyError):  # the parent was deleted: the child still counts
@@ -165,7 +166,8 @@ class MlflowWriter:
             self.client.set_tag(run, NOT_A_MODEL, reason)
             return
         with exclusive(self.directory, models.LOCK):
-            model = models.logged_model(self.client, self._experiment(), checkpoint, run)
+            experiment = spool_state.read(self.directory, record["run"]).experiment
+            model = models.logged_model(self.client, experiment, checkpoint, run)
             name, digest = record["dataset"] or (None, None)
             about = {"model_id": model.model_id, "dataset_name": name, "dataset_digest": digest}
             metrics = [
@@ -174,7 +176,7 @@ class MlflowWriter:
             ]
             if metrics:
                 self.client.log_batch(run, metrics=metrics)
-            registered = models.registered_name(checkpoint.config())
+            registered = models.registered_name(checkpoint.config(), record.get("project"))
             models.version(self.client, registered, model, checkpoint.all_tags)
 
     def _end(self, run: str, record: Mapping[str, Any]) -> None:
@@ -231,12 +233,14 @@ CHAMPION = "champion"
 class Registry:
     """A registered model. Every call raises ClozeError if MLflow does not answer."""
 
-    def __init__(self, runs: Path, uri: str | None = None) -> None:
+    def __init__(self, runs: Path, uri: str | None = None, project: str | None = None) -> None:
         """Connect to MLflow.
 
-        `uri`: server or database. Default: where runs are recorded.
+        `uri`: server or database; default: where runs are recorded. `project`: see
+        `accounts.project`; None: the environment's.
         """
-        self.name, self.uri = models.registered_name(), uri or tracking_uri(runs)
+        self.name, self.uri = models.registered_name(None, project), uri or tracking_uri(runs)
+        self._experiment = spool_state.experiment_name(project)
         self._directory = runs / DIRECTORY
         self._client = connect(self.uri)
 
@@ -267,7 +271,7 @@ class Registry:
         """
         with self._asking(), exclusive(self._directory, models.LOCK):
             version = self._find(fingerprint)
-            experiment = experiment_id(self._client, self.uri)
+            experiment = experiment_id(self._client, self.uri, self._experiment)
             if version is None:
                 new_checkpoint = models.Checkpoint(
                     path=checkpoint,

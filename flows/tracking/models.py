@@ -19,7 +19,6 @@ import json
 import os
 import posixpath
 import re
-import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
@@ -29,7 +28,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
-from cloze.core import storage
+from cloze.core import accounts, storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.checkpoints import COMPLETE, pinned
 from cloze.core.errors import DataError
@@ -131,9 +130,9 @@ def is_inside(name: str) -> bool:
     )
 
 
-def registered_name(config: Mapping[str, Any] | None = None) -> str:
-    """Return `$CLOZE_REGISTERED_MODEL`, default cloze; for a fine-tuned checkpoint, `NAME-TASK`."""
-    name = os.environ.get("CLOZE_REGISTERED_MODEL") or "cloze"
+def registered_name(config: Mapping[str, Any] | None = None, project: str | None = None) -> str:
+    """Return `$CLOZE_REGISTERED_MODEL`, or the project; of a fine-tuned checkpoint `NAME-TASK`."""
+    name = os.environ.get("CLOZE_REGISTERED_MODEL") or accounts.project(project)
     task = config.get("task") if config else None
     return f"{name}-{task['name']}" if task else name
 
@@ -243,8 +242,9 @@ def _upload(client: MlflowClient, model: LoggedModel, checkpoint: Checkpoint) ->
                     client.log_model_artifact(model.model_id, path, target)
             return
         root = Path(unquote(place.path))
-        root.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(description, root, dirs_exist_ok=True)
+        for name in storage.list_files(str(description)):  # with the modes of files made there
+            with storage.atomic_output(str(root / name)) as file:
+                file.write((description / name).read_bytes())
         for name in names:
             artifact.link_file(storage.join(checkpoint.path, name), str(root / DATA / name))
 

@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 from pydantic_core import to_jsonable_python
 
-from cloze.core import storage
+from cloze.core import accounts, storage
 from cloze.core.errors import describe_os_error, shell_command
 from cloze.core.secrets import redact
 from cloze.core.stages.execute import BuildResult
@@ -71,9 +71,15 @@ class MlflowRunLogger:
     Call `begin`, then `node` for each attempt at a node and `finished` for each result, then `end`.
     """
 
-    def __init__(self, runs: Path) -> None:
-        """Open a spool in the runs directory `runs`."""
-        self.spool = Spool(runs / DIRECTORY, tracking_uri(runs))
+    def __init__(self, runs: Path, project: str | None = None, owner: str = "") -> None:
+        """Open a spool in the runs directory `runs`.
+
+        Args:
+            project: see `accounts.project`; None: the environment's.
+            owner: account that the run belongs to; empty: this one.
+        """
+        self.spool = Spool(runs / DIRECTORY, tracking_uri(runs), project)
+        self.owner = owner or accounts.user_name()
         self.runs, self.name = runs, ""
         self._run_id: str | None = None
         self._title: str | None = None
@@ -114,7 +120,8 @@ class MlflowRunLogger:
     def tags(self) -> dict[str, str]:
         """Return the tags of all runs; the source is the command that makes the run again."""
         source = "cloze" if self._is_single else shell_command("run", self.name).strip("`")
-        return {**metadata.tags(), "mlflow.source.name": source}
+        own = {"cloze.owner": self.owner, "cloze.project": self.spool.project}
+        return {**metadata.tags(), **own, "mlflow.source.name": source}
 
     def node(self, step: PlannedNode) -> MlflowNodeReporter:
         """Return a node's reporter, a context manager."""

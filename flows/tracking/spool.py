@@ -1,7 +1,7 @@
 """The spool: records for MLflow, one JSON object a line, appended locally without waiting.
 
     {"op": "start",   "run": id, "parent": id or null, "name": …, "tags": {…}, "attempt": from 1,
-     "time": ms}
+     "experiment": its name, "time": ms}
     {"op": "params",  "run": id, "params": {…}}
     {"op": "tags",    "run": id, "tags": {…}}
     {"op": "metrics", "run": id, "metrics": [[key, value, step, ms], …], "series": "system"
@@ -11,7 +11,7 @@
     {"op": "dataset", "run": id, "name": …, "digest": …, "source": …, "profile": {…}, "context": …,
      "tags": {…}}
     {"op": "model",   "run": id, "checkpoint": {…}, "metrics": [[key, value, step, ms], …],
-     "dataset": [name, digest] or null}
+     "dataset": [name, digest] or null, "project": …}
     {"op": "end",     "run": id, "status": "FINISHED" | "FAILED" | "KILLED", "attempt": int,
      "time": ms}
 
@@ -47,7 +47,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from typing import IO, Any
 
-from cloze.core import storage
+from cloze.core import accounts
 from cloze.core.artifacts.lock import has_name
 from cloze.core.errors import UsageError
 from cloze.core.figures import is_finite
@@ -116,13 +116,13 @@ class Spool:
     After its start no method raises because of the server, or because of the spool's own disk.
     """
 
-    def __init__(self, directory: Path, uri: str) -> None:
+    def __init__(self, directory: Path, uri: str, project: str | None = None) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.directory, self.uri = directory, uri
+        self.directory, self.uri, self.project = directory, uri, accounts.project(project)
         self.path = directory / f"{now()}-{boot()}-{uuid.uuid4().hex[:8]}.jsonl"
         temporary = self.path.with_suffix(".new")  # hidden from other senders until it is locked
         self._stream = open(  # noqa: SIM115
-            temporary, "a+", encoding="utf-8", buffering=1, opener=storage.open_private
+            temporary, "a+", encoding="utf-8", buffering=1, opener=accounts.open_record
         )
         fcntl.flock(self._stream, fcntl.LOCK_SH)
         temporary.rename(self.path)
@@ -158,7 +158,7 @@ class Spool:
             self._sender = subprocess.Popen(
                 [sys.executable, "-m", "cloze.flows.tracking.spool_sender", str(self.path)],
                 # no argument, which every user can read: the URI may contain a password
-                env={**os.environ, URI: self.uri},
+                env={**os.environ, URI: self.uri, accounts.PROJECT: self.project},
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
@@ -182,7 +182,8 @@ class Spool:
         self._known[run] = cursor
         tags = {**(tags or {}), ATTEMPT: str(cursor.attempt)}
         details = {"tags": tags, "attempt": cursor.attempt, "time": now()}
-        self._write({"op": "start", "run": run, "parent": parent, "name": name, **details})
+        place = {"experiment": spool_state.experiment_name(self.project), "parent": parent}
+        self._write({"op": "start", "run": run, "name": name, **place, **details})
         return run
 
     def params(self, run: str, values: Mapping[str, Any]) -> None:
@@ -265,8 +266,8 @@ class Spool:
         dataset: tuple[str, str] | None = None,
     ) -> None:
         """Log a checkpoint as a model, with metrics of the run and their dataset."""
-        record = {"checkpoint": asdict(checkpoint), "metrics": list(metrics), "dataset": dataset}
-        self._write({"op": "model", "run": run, **record})
+        record = {"op": "model", "run": run, "checkpoint": asdict(checkpoint), "dataset": dataset}
+        self._write({**record, "metrics": list(metrics), "project": self.project})
 
     def end_run(self, run: str, status: str = "FINISHED") -> None:
         with self._continuing():

@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cloze.core import storage
+from cloze.core import accounts, storage
+from cloze.core.accounts import open_record
 from cloze.core.artifacts.lock import flock_or_say
 from cloze.core.errors import ClozeError
 from cloze.core.records import read_record
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 KIND = "mlflow.experimentKind"
 TRAINING = "custom_model_development"
 URI = "MLFLOW_TRACKING_URI"  # environment variable
-EXPERIMENT = os.environ.get("MLFLOW_EXPERIMENT_NAME") or "cloze"
+EXPERIMENT = "MLFLOW_EXPERIMENT_NAME"  # environment variable
 NOTE = "mlflow.note.content"
 CONNECTIONS = 3  # to a database; by its usual ten MLflow says nothing for minutes
 LOCK_SECONDS = 60.0  # for others' work under a lock, such as the upload of a model
@@ -69,19 +70,24 @@ def connect(uri: str) -> MlflowClient:
         ) from error
 
 
-def experiment_id(client: MlflowClient, uri: str) -> str:
-    """Return the experiment's id; create or undelete it, and tag it as model training."""
+def experiment_name(project: str | None = None) -> str:
+    """Return `$MLFLOW_EXPERIMENT_NAME`, or the project's name."""
+    return os.environ.get(EXPERIMENT) or accounts.project(project)
+
+
+def experiment_id(client: MlflowClient, uri: str, name: str | None = None) -> str:
+    """Return an experiment's id; create or undelete it, and tag it as model training."""
     from mlflow.exceptions import MlflowException
 
-    experiment = client.get_experiment_by_name(EXPERIMENT)
+    experiment = client.get_experiment_by_name(name := name or experiment_name())
     if experiment is None:
         try:
             location, tags = _artifacts(uri), {KIND: TRAINING, NOTE: DESCRIPTION}
-            return str(client.create_experiment(EXPERIMENT, location, tags))
+            return str(client.create_experiment(name, location, tags))
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another sender was faster
                 raise
-            return str(client.get_experiment_by_name(EXPERIMENT).experiment_id)
+            return str(client.get_experiment_by_name(name).experiment_id)
     if experiment.lifecycle_stage == "deleted":  # MLflow would reject all records
         client.restore_experiment(experiment.experiment_id)
     if KIND not in experiment.tags:
@@ -226,7 +232,7 @@ def add_dead_letter(spool: Path, record: Mapping[str, Any], reason: str) -> None
     entry = {"time": time.time(), "spool": spool.name, "reason": reason, "record": record}
     with (
         exclusive(spool.parent, REFUSED_LOCK),
-        open(path, "a", encoding="utf-8", opener=storage.open_private) as stream,
+        open(path, "a", encoding="utf-8", opener=open_record) as stream,
     ):
         stream.write(json.dumps(entry) + "\n")
 
@@ -249,7 +255,7 @@ def requeue(directory: Path) -> int:
         if records:
             path = directory / f"{int(time.time() * 1000)}-again.jsonl"
             temporary = path.with_suffix(".new")  # no sender takes an incomplete file
-            with open(temporary, "w", encoding="utf-8", opener=storage.open_private) as stream:
+            with open(temporary, "w", encoding="utf-8", opener=open_record) as stream:
                 stream.write("".join(records))
             temporary.rename(path)
         # After the rename: a kill between the two sends them twice, and MLflow stores them once.

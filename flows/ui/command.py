@@ -48,10 +48,10 @@ def serve(requested: Mapping[str, int | None], as_json: bool) -> None:
     runs, screen = runs_of_home(), terminal.console()
     directory = server_addresses.directory(runs)
     if not server_addresses.is_running(runs):
-        os.umask(os.umask(0o077) | 0o002)  # clients send a login to the addresses written there
+        os.umask(os.umask(0o077) | 0o022)  # clients send a login to the addresses written there
         try:
             with lock.locked(str(directory)):
-                directory.chmod(directory.stat().st_mode & ~0o002)
+                directory.chmod(directory.stat().st_mode & ~0o022)
                 _supervise(runs, requested, screen, as_json)
             return
         except UsageError:

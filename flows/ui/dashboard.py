@@ -132,14 +132,14 @@ def application(
 
     def made(request: Request) -> Response:
         run = request.path_params["run"]
-        known = {path.name: path for path in status_file.directories(runs)}
+        known = {status_file.name_of(runs, path): path for path in status_file.directories(runs)}
         pages = _made(known[run]) if run in known else {}
         links = [BACK, *(f'<a href="/{page}/{quote(run)}">{page}</a>' for page in pages)]
         path = pages.get(request.path_params["page"])
         return _file(path, " · ".join(links)) if path else missing(request)
 
     routes = [Route("/", page), Route("/metrics", metrics), Route("/health", health)]
-    routes += [Route("/trend", trend), Route("/{page}/{run}", made)]
+    routes += [Route("/trend", trend), Route("/{page}/{run:path}", made)]
     app: ASGIApp = Starlette(routes=routes, exception_handlers={404: missing})
     if login is not None:
         app = LoginMiddleware(app, login)

@@ -13,7 +13,9 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
+from cloze.core.accounts import share
 from cloze.core.errors import ClozeError
+from cloze.flows.tracking import database
 from cloze.flows.tracking.spool_state import connect
 from cloze.flows.ui.login import LoginMiddleware
 
@@ -27,7 +29,10 @@ def application() -> ASGIApp:
 
 def main(arguments: list[str]) -> None:
     """Serve until SIGTERM."""
-    connect(os.environ["MLFLOW_BACKEND_STORE_URI"])
+    uri = os.environ["MLFLOW_BACKEND_STORE_URI"]
+    if path := database.path_of(uri):
+        share(path.parent)  # runs of other accounts record there, too
+    connect(uri)
     from mlflow import cli, server
 
     build = server._build_uvicorn_command

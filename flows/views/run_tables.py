@@ -279,15 +279,20 @@ def when(seconds: float | None) -> str:
 
 
 def show_runs(out: Console, records: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print one line per run: state, finished nodes, current nodes."""
+    """Print one line per run: state, finished nodes, current nodes; whose, if there are several."""
+    owners = [record.get("owner") or "" for record in records.values()]
+    are_several = len(set(owners)) > 1
     table = table_of(
-        ("run", "state", "nodes", "started", "took", "now"), right=("nodes", "took"), whole=True
+        ("run", *["owner"] * are_several, "state", "nodes", "started", "took", "now"),
+        right=("nodes", "took"),
+        whole=True,
     )
     for name, record in sorted(records.items(), key=lambda item: -item[1]["started"]):
         nodes = record["nodes"]
         done_count = sum(node["state"] in ("finished", "cached") for node in nodes.values())
         table.add_row(
             name,
+            *[record.get("owner") or ""] * are_several,
             state(record["state"]),
             f"{done_count}/{len(nodes)}",
             when(record["started"]),
@@ -319,6 +324,7 @@ def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
         f"[bold]{escape(on_one_line(record['run']))}[/] {state(record['state'])}  started "
         f"{when(record['started'])}, {format_duration(elapsed(record))}"
         f"{'  process {pid} on {host}'.format(**record) if record['host'] else ''}"
+        f"{escape(_whose(record))}"
     )
     columns = ("node", "state", "took", "left", "what")
     table = table_of(columns, right=columns[2:4], title=directory, whole=True)
@@ -348,6 +354,14 @@ def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
             error = error.replace(f": {node['error']}", "")
     if error.partition(";")[0] not in said:  # such as "suspended in Prefect"
         out.print(f"[red]{escape(error)}[/]")
+
+
+def _whose(record: Mapping[str, Any]) -> str:
+    """Return the owner of a run, and who else started it last."""
+    owner, account = record.get("owner"), record.get("account")
+    if not owner:
+        return ""
+    return f"  owner {owner}" + f", started by {account}" * (account not in (None, owner))
 
 
 def _error(record: Mapping[str, Any]) -> str:

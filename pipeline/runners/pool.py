@@ -39,7 +39,7 @@ from typing import Any
 import grpc
 from apache_beam.portability.api import beam_fn_api_pb2, beam_fn_api_pb2_grpc
 
-from cloze.core import storage
+from cloze.core.accounts import open_private
 from cloze.core.errors import UsageError
 from cloze.core.identity import difference, identity
 from cloze.core.places import cache_directory
@@ -265,7 +265,7 @@ def shared_secret() -> str:
         path.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileExistsError):
             temporary = path.with_name(f"{path.name}-{os.getpid()}-{secrets.token_hex(4)}")
-            with open(temporary, "x", opener=storage.open_private) as stream:
+            with open(temporary, "x", opener=open_private) as stream:
                 stream.write(secrets.token_hex(16))
             try:
                 # one of several concurrent writers wins, and no reader sees a partial file

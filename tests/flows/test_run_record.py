@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cloze.core import accounts
 from cloze.core.artifacts import lock
 from cloze.core.artifacts.lock import locked, process_identity
 from cloze.core.errors import DataError, UsageError
@@ -52,10 +53,11 @@ def test_the_first_record_has_every_field(directory: Path, now: list[float]) -> 
         "stage": "pretrain", "section": "pretrain", "state": "waiting", "why": "not made yet",
         "artifact": "/runs/a-1", "inputs": [], "after": [],
     }  # fmt: skip
+    owner = dict.fromkeys(("owner", "account"), accounts.user_name())
     assert on_disk(told) == {
         "id": told.id, "run": "night", "state": "running", **process_identity(), "started": 1000.0,
         "ended": None, "error": None, "parameters": {"only": []}, "config": {"run": {"token": "***"}},
-        "prefect": None, "begun": ["x", "y"], "source": "0.1.0",
+        "prefect": None, "begun": ["x", "y"], "source": "0.1.0", **owner,
         "nodes": {
             "a": node,
             "b": {**node, "why": "", "artifact": "/runs/b-1"},
@@ -74,6 +76,7 @@ def test_a_record_without_a_field_that_it_needs_is_damaged(directory: Path, name
     del content[name]
     path.write_text(json.dumps(content))
     is_optional = name in ("ended", "error", "parameters", "config", "prefect", "begun", "source")
+    is_optional |= name in ("owner", "account")
     assert (status_file.read_file(path) is not None) is is_optional
     path.write_text(json.dumps({**content, name: {"run": 1.5}.get(name, [None])}))
     assert (status_file.read_file(path) is not None) is (name == "begun")
@@ -181,7 +184,7 @@ def test_the_end_settles_each_state(directory: Path, now: list[float]) -> None:
 def test_a_node_of_a_lost_process_has_crashed(directory: Path, now: list[float]) -> None:
     told = begun(directory, "a", "b")
     told.node("a", RUNNING)
-    told.update(host="elsewhere", pid=7)
+    told.update(host="elsewhere", boot="another", pid=7)
     os.utime(told.path, (300.0, 300.0))
     found = status_file.newest(directory)
     assert found is not None
@@ -289,7 +292,7 @@ def test_a_cancelled_run_has_its_grace_and_is_asked_once(
 
 def test_a_run_elsewhere_is_cancelled_there(directory: Path) -> None:
     told = begun(directory, "a")
-    told.update(host="elsewhere", pid=7)
+    told.update(host="elsewhere", boot="another", pid=7)
     with pytest.raises(UsageError) as caught:
         cancellation.cancel(directory.parent, "night")
     assert str(caught.value) == (

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from cloze.core import accounts
 from cloze.core.errors import UsageError
 from cloze.flows import cli
 from cloze.flows.machine import slots
-from cloze.flows.run import retention
 from cloze.flows.tracking import spool_state
 
 OTHER, GROUP = 12345, 54321  # an account and the group of both
@@ -89,14 +89,14 @@ def test_two_accounts_run_and_clean_in_one_directory(
     printed = "".join(capfd.readouterr())
     assert "2 artifacts removed" in printed
     assert "enied" not in printed
-    spools = [path.stat().st_mode & 0o077 for path in (shared / ".tracking").glob("*.jsonl")]
-    assert spools == [0] * 3  # records stay private
+    records = [*(shared / ".tracking").glob("*.jsonl"), *shared.glob("*/_status/*.json")]
+    assert [stat.S_IMODE(path.stat().st_mode) for path in records] == [0o660] * 7  # the group's
 
 
 @as_root
 def test_two_accounts_record_in_one_database(shared: Path, tmp_path: Path) -> None:
     def record(place: Path) -> int:
-        retention.share(place)
+        accounts.share(place)
         uri = f"sqlite:///{place}/mlflow.db"
         client = spool_state.connect(uri)
         client.create_run(spool_state.experiment_id(client, uri))
@@ -126,7 +126,7 @@ def test_other_directories_leave_the_umask_alone(tmp_path: Path, mode: int) -> N
     tmp_path.chmod(mode)
     earlier = os.umask(0o022)
     try:
-        retention.share(tmp_path)
+        accounts.share(tmp_path)
         assert os.umask(0o022) == 0o022
     finally:
         os.umask(earlier)

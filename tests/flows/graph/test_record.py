@@ -166,7 +166,7 @@ def test_a_run_whose_lease_nobody_holds_has_crashed(directory: Path) -> None:
 def test_a_run_of_another_host_is_lost_once_its_lease_has_expired(directory: Path) -> None:
     """A file system need not show other hosts' locks: here nobody seems to hold the lease."""
     told = begun(directory, "a")
-    told.update(host="elsewhere")
+    told.update(host="elsewhere", boot="another")
     assert status_file.read(directory.parent, "night")["state"] == "running"
     assert (
         cancellation.mark_crashed(directory.parent, write=False)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from cloze.core import accounts
 from cloze.core.artifacts import lock
 from cloze.core.artifacts.lock import locked
 from cloze.core.errors import DataError
@@ -61,6 +62,7 @@ def test_the_first_record_is_the_plan_without_its_secrets(directory: Path, clock
     assert content == {
         **lock.process_identity(), "id": told.id, "run": "night", "state": "running", "started": 1000.0,
         "ended": None, "error": None, "prefect": None, "begun": ["f1", "f2"], "source": None,
+        **dict.fromkeys(("owner", "account"), accounts.user_name()),
         "parameters": {"config": "x", "password": "***", "tags": ["--token", "***"]},
         "config": {"notify": {"password": "***"}},
     }  # fmt: skip
@@ -172,7 +174,7 @@ def test_a_zombie_is_named_and_its_record_settled_on_request(
     told = begun(directory, "a", "b")
     host = socket.gethostname() if is_here else "elsewhere"
     told.node("a", RUNNING)
-    told.update(host=host)
+    told.update(host=host, **({} if is_here else {"boot": "another"}))
     told._ended.set()  # no more signs of life
     old = told.path.stat().st_mtime - status_file.LEASE_SECONDS - 70
     os.utime(told.path, (old, old))

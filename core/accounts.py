@@ -1,0 +1,87 @@
+"""Accounts: whose this process is, for which project, and what a group may do with its files.
+
+A directory whose setgid bit is set and that its group may write is shared on purpose: an
+administrator makes it so, and Linux passes both on to directories below. What Cloze writes there is
+the group's, whatever the umask: records, locks, journals and databases, too.
+"""
+
+from __future__ import annotations
+
+import getpass
+import os
+import pwd
+import re
+import stat
+from contextlib import suppress
+
+from cloze.core.errors import UsageError
+
+PROJECT, DEFAULT_PROJECT = "CLOZE_PROJECT", "cloze"
+PROJECT_NAME = re.compile(r"[^\W_][\w.-]*")
+SHARED = stat.S_ISGID | stat.S_IWGRP
+
+
+def user_name(uid: int | None = None) -> str:
+    """Return the name of an account, default this process's; its number if it has none.
+
+    Variables such as `USER` count last: they may be those of another account's shell.
+    """
+    own = os.getuid() if uid is None else uid
+    with suppress(KeyError):
+        return pwd.getpwuid(own).pw_name
+    with suppress(KeyError, OSError):
+        if uid is None:
+            return getpass.getuser()
+    return str(own)
+
+
+def project(named: object = None) -> str:
+    """Return the project: a config's, `$CLOZE_PROJECT`, or cloze.
+
+    Experiment, registered models and deployments have its name, so that teams share servers.
+
+    Raises:
+        UsageError: it is no name.
+    """
+    origin = PROJECT if named is None else "project"
+    name = (os.environ.get(PROJECT) or DEFAULT_PROJECT) if named is None else named
+    if not isinstance(name, str) or not PROJECT_NAME.fullmatch(name):
+        raise UsageError(
+            f"{origin} ({name!r}) must consist of letters, digits, '.', '_' and '-', and begin with"
+            f" a letter or a digit; give such a name"
+        )
+    return name
+
+
+def owner(path: str | os.PathLike[str]) -> str:
+    """Return the name of the account that a local file belongs to; empty: it is gone."""
+    with suppress(OSError):
+        return user_name(os.stat(path).st_uid)
+    return ""
+
+
+def is_shared(directory: str | os.PathLike[str]) -> bool:
+    """Return whether a local directory is a group's on purpose."""
+    with suppress(OSError):
+        return os.stat(directory).st_mode & SHARED == SHARED
+    return False
+
+
+def share(directory: str | os.PathLike[str]) -> None:
+    """Let the group write all that this process makes, if a directory is shared."""
+    if is_shared(directory):
+        os.umask(os.umask(0o077) & ~stat.S_IRWXG)
+
+
+def open_private(name: str, flags: int) -> int:
+    """Open a file as `open`'s opener does; only the owner may read a file that it creates."""
+    return os.open(name, flags, 0o600)
+
+
+def open_record(name: str, flags: int) -> int:
+    """Open as `open_private`; in a shared directory the group may read and write the file, too."""
+    handle = open_private(name, flags)
+    if is_shared(os.path.dirname(name) or "."):
+        with suppress(OSError):  # it is another account's, which has done the same
+            os.fchmod(handle, 0o660)
+    return handle
