@@ -1,0 +1,114 @@
+"""Nights that were missed: their checkpoints, each the newest as of its night.
+
+A night is a time of the schedule. It was held if a nightly run began between it and the next one.
+Its checkpoints are those written since the night before. A checkpoint that has results, or that its
+own night saw, is not evaluated again.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+import zoneinfo
+from bisect import bisect_right
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cloze.flows.nightly import discovery
+from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
+from cloze.flows.nightly.journal import Journal
+from cloze.flows.nightly.suite import NightSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When nights are due.
+
+    Attributes:
+        origin: the schedule in words, and where it is from.
+        times: returns all nights between two times, in Unix seconds.
+    """
+
+    origin: str = "no schedule"
+    times: Callable[[float, float], Sequence[float]] = field(default=lambda start, end: ())
+
+
+NO_SCHEDULE = Schedule()
+
+
+def time_of(line: Mapping[str, Any]) -> float:
+    """Return the time of a journal's night: of one that was made up, when it was due."""
+    return float(line.get("scheduled") or line["started"])
+
+
+def choose(
+    existing: Sequence[CheckpointInfo],
+    journal: Journal,
+    settings: NightSettings,
+    schedule: Schedule,
+    since: float,
+    now: float,
+) -> CheckpointSelection:
+    """Select the checkpoints of the nights that were missed since then, and since the last night.
+
+    Args:
+        existing: all checkpoints, oldest first.
+    """
+    existing = discovery.without_copies(existing)
+    evaluated, failures = journal.evaluated(), journal.failures()
+    first = min((item.written for item in existing), default=now)
+    dates = [-math.inf, *schedule.times(first, now)]  # no earlier night has checkpoints
+    seen: dict[int, set[str]] = {}  # by number of the night
+    for line in journal.nights():
+        seen.setdefault(bisect_right(dates, time_of(line)) - 1, set()).update(line["seen"])
+
+    def select(start: float, end: float, done: Collection[str]) -> CheckpointSelection:
+        return discovery.choose(
+            _written(existing, start, end, {*evaluated, *done}), (), since=start, failures=failures,
+            checkpoints=settings.checkpoints, limit=settings.limit,
+        )  # fmt: skip
+
+    due = [number for number, date in enumerate(dates) if number and date >= since]
+    every = {n: select(dates[n - 1], dates[n], seen.get(n, ())) for n in due}
+    made_up = {number: choice for number, choice in every.items() if choice.selected}
+    rest = select(max(dates[-1], math.nextafter(since, -math.inf)), now, ())
+    counts = {
+        "held": len({*due} & seen.keys() - made_up.keys()),
+        "held, with checkpoints left": len(seen.keys() & made_up.keys()),
+        "missed": len(made_up.keys() - seen.keys()),
+        "missed without a checkpoint to evaluate": len({*due} - seen.keys() - made_up.keys()),
+    }
+    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
+    start = format_time(max(since, first), settings.timezone)
+    choices = (*made_up.values(), rest)
+    return replace(
+        rest,
+        new=tuple(item for choice in choices for item in choice.new),
+        selected=tuple(item for choice in choices for item in choice.selected),
+        waiting=tuple(item for choice in choices for item in choice.waiting),
+        nights={item.key: dates[n] for n, choice in made_up.items() for item in choice.new},
+        about=f"nights since {start}{', the first checkpoint' * (first > since)}"
+        f" ({schedule.origin}): {told}",
+    )
+
+
+def _written(
+    existing: Sequence[CheckpointInfo], start: float, end: float, done: Collection[str]
+) -> list[CheckpointInfo]:
+    """Return the checkpoints written after `start` and until `end`, each the newest as of then."""
+    steps: dict[str, int] = {}
+    for item in existing:
+        if item.written <= end:
+            steps[item.training] = max(item.step, steps.get(item.training, 0))
+    return [
+        replace(item, newest=item.step == steps[item.training])
+        for item in existing
+        if start < item.written <= end and item.key not in done
+    ]
+
+
+def format_time(seconds: float, zone: str) -> str:
+    """Return `2026-11-20 03:30`, in the time zone."""
+    moment = datetime.datetime.fromtimestamp(seconds, zoneinfo.ZoneInfo(zone))
+    return moment.strftime("%Y-%m-%d %H:%M")
