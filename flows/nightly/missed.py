@@ -73,13 +73,11 @@ def choose(
     every = {n: select(dates[n - 1], dates[n], seen.get(n, ())) for n in due}
     made_up = {number: choice for number, choice in every.items() if choice.selected}
     rest = select(max(dates[-1], math.nextafter(since, -math.inf)), now, ())
-    counts = {
-        "held": len({*due} & seen.keys() - made_up.keys()),
-        "held, with checkpoints left": len(seen.keys() & made_up.keys()),
-        "missed": len(made_up.keys() - seen.keys()),
-        "missed without a checkpoint to evaluate": len({*due} - seen.keys() - made_up.keys()),
-    }
-    told = ", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none"
+    held = len({*due} & seen.keys() - made_up.keys())
+    told = (
+        f"{len(made_up)} to make up, {held} held, "
+        f"{len(due) - len(made_up) - held} without a checkpoint"
+    )
     start = format_time(max(since, first), settings.timezone)
     choices = (*made_up.values(), rest)
     return replace(
@@ -89,7 +87,7 @@ def choose(
         waiting=tuple(item for choice in choices for item in choice.waiting),
         nights={item.key: dates[n] for n, choice in made_up.items() for item in choice.new},
         about=f"nights since {start}{', the first checkpoint' * (first > since)}"
-        f" ({schedule.origin}): {told}",
+        f" ({schedule.origin}): {told if due else 'none'}",
     )
 
 

@@ -44,13 +44,13 @@ def test_a_source_that_grows_starts_one_run_and_the_nights_are_the_servers(
     assert schedule["parameters"] == {**values, "every": 60}
 
     monkeypatch.setenv("CLOZE_RUNS_DIR", str(operations.runs))
-    monkeypatch.setattr(source_watch.look, "__defaults__", (lambda seconds: None,))
+    monkeypatch.setattr(source_watch.compare, "__defaults__", (lambda seconds: None,))
     full_run = operations.call("/deployments/name/full-run/full-run")["id"]
 
     def look() -> str:
         with connected(operations.api) as client:
             loaded = configs.load(str(path))
-            return str(source_watch._look_and_tell(client, loaded, values).message)
+            return str(source_watch.look_once(client, loaded, values).message)
 
     def started() -> list[dict[str, Any]]:
         body = {"deployments": {"id": {"any_": [full_run]}}}

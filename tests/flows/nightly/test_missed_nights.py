@@ -117,12 +117,12 @@ def test_each_missed_night_evaluates_what_was_newest_then_and_once(runs: Path, n
     assert [bool(line["champion"]) for line in lines] == [False, False, True]
     assert outcome.message == (
         "3 of 4 new checkpoints evaluated; 1 skipped: not the newest of a training; nights since "
-        "2026-11-20 12:00, the first checkpoint (30 3 * * * UTC): 3 missed, 1 missed without a "
-        "checkpoint to evaluate"
+        "2026-11-20 12:00, the first checkpoint (30 3 * * * UTC): 3 to make up, 0 held, 1 "
+        "without a checkpoint"
     )
     before = Journal(runs).path.read_bytes()
     again = make_up("2026-11-20", never)
-    assert "3 held, 1 missed without a checkpoint to evaluate" in again.message
+    assert "0 to make up, 3 held, 1 without a checkpoint" in again.message
     assert Journal(runs).path.read_bytes() == before
     assert again.as_json()["evaluated"] == []
 
@@ -140,7 +140,7 @@ def test_a_night_that_was_held_is_not_made_up_though_a_later_one_saw_more(
     outcome = make_up("2026-11-20", run)
     assert run.held[1:] == [[10, 25, 30]]  # with the champion
     assert sorted(scheduled(runs)) == [0.0, at("2026-11-21T03:30"), at("2026-11-22T03:30")]
-    assert "1 held, 2 missed, 1 missed without" in outcome.message
+    assert "2 to make up, 1 held, 1 without" in outcome.message
     assert outcome.champion.step == 30
 
 
@@ -155,7 +155,7 @@ def test_what_failed_or_waited_in_a_night_is_tried_again(runs: Path, now: Any) -
     run.failing = set()
     second = make_up("2026-11-20", run)
     assert sorted(row["step"] for row in second.evaluated) == [25, 40]
-    assert "1 held, with checkpoints left" in second.message
+    assert "1 to make up, 2 held" in second.message
     third = make_up("2026-11-20", never)
     assert third.evaluated == []
 
@@ -267,7 +267,7 @@ def test_a_dry_run_shows_the_nights_and_changes_nothing(
     _show_preview(shown)
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "demo 25 evaluate (night 2026-11-22 03:30)" in lines
-    assert any("3 missed, 1 missed without a checkpoint" in line for line in lines)
+    assert any("3 to make up, 0 held, 1 without a checkpoint" in line for line in lines)
 
 
 @given(

@@ -19,7 +19,7 @@ from cloze.core import storage
 from cloze.core.errors import DataError, UsageError
 from cloze.flows.graph import config as configs
 from cloze.flows.prefect import source_watch
-from cloze.flows.prefect.source_watch import MOST_SECONDS, REST_SECONDS, look
+from cloze.flows.prefect.source_watch import MOST_SECONDS, REST_SECONDS, compare
 from cloze.pipeline.corpus.config import CorpusConfig
 from tests.object_store import Store
 
@@ -44,6 +44,12 @@ def write(place: str, name: str, text: str = TEXT) -> None:
 def corpora(place: str, *more: dict[str, str]) -> list[CorpusConfig]:
     sources = [{"kind": "books", "path": place}, *more]
     return [CorpusConfig.model_validate({"sources": sources})]
+
+
+def look(at: list[CorpusConfig], before: Any, sleep: Any = None) -> tuple[dict[str, Any], str]:
+    now, told, has_grown = compare(at, before, sleep or no_rest)
+    assert has_grown == ("a run starts" in told)
+    return now, told
 
 
 def no_rest(seconds: float) -> None:
@@ -164,7 +170,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Server
     """Looks once at a config in a file, as the flow does outside a deployment."""
     monkeypatch.setenv("CLOZE_RUNS_DIR", str(tmp_path / "runs"))
     monkeypatch.setattr(source_watch, "deployment", SimpleNamespace(id=None))
-    monkeypatch.setattr(source_watch.look, "__defaults__", (lambda seconds: None,))
+    monkeypatch.setattr(source_watch.compare, "__defaults__", (lambda seconds: None,))
     write(str(tmp_path / "books"), "a.txt")
     (tmp_path / "own.yaml").write_text(
         yaml.safe_dump({"name": "team.own", "corpus": {"sources": [
@@ -174,7 +180,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Server
 
     def once(server: Server) -> Any:
         config = configs.load(str(values["config"]))
-        return source_watch._look_and_tell(server, config, values)  # type: ignore[arg-type]
+        return source_watch.look_once(server, config, values)  # type: ignore[arg-type]
 
     return once
 
@@ -221,20 +227,21 @@ def test_a_source_that_is_gone_fails_one_look(watched: Any, tmp_path: Path) -> N
     assert server.events == []
 
 
-def test_two_looks_at_once_are_one(watched: Any, tmp_path: Path) -> None:
+def test_two_looks_at_once_are_one(
+    watched: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = Server()
     watched(server)
     write(str(tmp_path / "books"), "b.txt")
     met: list[str] = []
 
     def meanwhile(seconds: float) -> None:
-        with pytest.raises(UsageError) as error:
-            watched(server)
-        met.append(str(error.value))
+        met.append(watched(server).message)
 
-    source_watch.look.__defaults__ = (meanwhile,)
+    monkeypatch.setattr(source_watch.compare, "__defaults__", (meanwhile,))
     watched(server)
-    assert len(server.events) == len(met) == 1
+    assert len(server.events) == 1
+    assert met == ["another look at these sources is in progress"]
 
 
 def test_a_config_without_a_corpus_is_refused(watched: Any, tmp_path: Path) -> None:
