@@ -212,7 +212,7 @@ def test_an_event_that_was_not_taken_is_sent_by_the_next_look(
         watched(server)
     server.is_away = False
     with monkeypatch.context() as context:  # a kill after the event, before the record
-        context.setattr(source_watch.storage, "write_bytes", lambda *_: 1 / 0)
+        context.setattr(storage, "write_bytes", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             watched(server)
     watched(server)
