@@ -69,15 +69,15 @@ def nightly(
 
 def _schedule() -> Schedule:
     """Return the schedule of the nights, of the Prefect server that is known or of the file."""
-    from cloze.flows.graph import plan
+    from cloze.flows.graph.plan import runs_directory
     from cloze.flows.prefect.environment import prepare_prefect
-    from cloze.flows.run import server_addresses
+    from cloze.flows.run.server_addresses import api
 
     prepare_prefect()
-    api = server_addresses.api(plan.runs_directory())
+    server = api(runs_directory())  # before Prefect reads its settings
     from cloze.flows.prefect.schedules import night_schedule
 
-    return night_schedule(api)
+    return night_schedule(server)
 
 
 def _show_preview(preview: dict[str, Any]) -> None:

@@ -206,7 +206,6 @@ def choose(
     *,
     checkpoints: Collection[str] = ("newest", "milestones"),
     limit: int = 8,
-    since: float | None = None,
     failures: Mapping[str, int] | None = None,
 ) -> CheckpointSelection:
     """Select the checkpoints that a nightly run evaluates.
@@ -216,16 +215,12 @@ def choose(
         seen: keys of the checkpoints that earlier runs saw.
         checkpoints: `newest` of each training, `milestones`, or `all`.
         limit: maximum number per run. The newest of each training come first, then the oldest.
-        since: take checkpoints written after this time (Unix seconds), seen or given up or not.
         failures: number of failed evaluations by key.
     """
     existing = without_copies(existing)
     # Seen ones were evaluated at last, whatever failed before.
     failed = {key for key, count in (failures or {}).items() if count >= MAX_ATTEMPTS} - {*seen}
-    if since is None:
-        new = [item for item in existing if item.key not in failed and item.key not in seen]
-    else:
-        new = [item for item in existing if item.written >= since]
+    new = [item for item in existing if item.key not in failed and item.key not in seen]
     requested = [
         item
         for item in new
@@ -240,7 +235,7 @@ def choose(
         selected=tuple(order[:limit]),
         waiting=tuple(order[limit:]),
         why_skipped=" and ".join(words for kind, words in _SKIPPED.items() if kind in checkpoints),
-        given_up=tuple(item for item in existing if item.key in failed and item not in new),
+        given_up=tuple(item for item in existing if item.key in failed),
     )
 
 

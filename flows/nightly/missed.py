@@ -12,8 +12,8 @@ import math
 import zoneinfo
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from cloze.flows.nightly import discovery
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
@@ -21,17 +21,12 @@ from cloze.flows.nightly.journal import Journal
 from cloze.flows.nightly.suite import NightSettings
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """When nights are due.
+class Schedule(NamedTuple):
+    """When nights are due."""
 
-    Attributes:
-        origin: the schedule in words, and where it is from.
-        times: returns all nights between two times, in Unix seconds.
-    """
-
-    origin: str = "no schedule"
-    times: Callable[[float, float], Sequence[float]] = field(default=lambda start, end: ())
+    origin: str = "no schedule"  # the schedule in words, and where it is from
+    # all nights between two times, in Unix seconds
+    times: Callable[[float, float], Sequence[float]] = lambda start, end: ()
 
 
 NO_SCHEDULE = Schedule()
@@ -55,54 +50,44 @@ def choose(
     Args:
         existing: all checkpoints, oldest first.
     """
-    existing = discovery.without_copies(existing)
-    evaluated, failures = journal.evaluated(), journal.failures()
-    first = min((item.written for item in existing), default=now)
+    existing, evaluated = discovery.without_copies(existing), journal.evaluated()
+    first = min((item.written for item in existing), default=since)
     dates = [-math.inf, *schedule.times(first, now)]  # no earlier night has checkpoints
     seen: dict[int, set[str]] = {}  # by number of the night
     for line in journal.nights():
         seen.setdefault(bisect_right(dates, time_of(line)) - 1, set()).update(line["seen"])
 
     def select(start: float, end: float, done: Collection[str]) -> CheckpointSelection:
-        return discovery.choose(
-            _written(existing, start, end, {*evaluated, *done}), (), since=start, failures=failures,
-            checkpoints=settings.checkpoints, limit=settings.limit,
-        )  # fmt: skip
+        written = _written(existing, start, end)
+        kinds, limit = settings.checkpoints, settings.limit
+        return discovery.choose(written, {*evaluated, *done}, checkpoints=kinds, limit=limit)
 
     due = [number for number, date in enumerate(dates) if number and date >= since]
     every = {n: select(dates[n - 1], dates[n], seen.get(n, ())) for n in due}
     made_up = {number: choice for number, choice in every.items() if choice.selected}
     rest = select(max(dates[-1], math.nextafter(since, -math.inf)), now, ())
-    held = len({*due} & seen.keys() - made_up.keys())
-    told = (
-        f"{len(made_up)} to make up, {held} held, "
-        f"{len(due) - len(made_up) - held} without a checkpoint"
-    )
+    choices, held = (*made_up.values(), rest), len({*due} & seen.keys() - made_up.keys())
     start = format_time(max(since, first), settings.timezone)
-    choices = (*made_up.values(), rest)
     return replace(
         rest,
         new=tuple(item for choice in choices for item in choice.new),
         selected=tuple(item for choice in choices for item in choice.selected),
         waiting=tuple(item for choice in choices for item in choice.waiting),
         nights={item.key: dates[n] for n, choice in made_up.items() for item in choice.new},
-        about=f"nights since {start}{', the first checkpoint' * (first > since)}"
-        f" ({schedule.origin}): {told if due else 'none'}",
+        about=f"{len(due)} nights since {start}{', the first checkpoint' * (first > since)} "
+        f"({schedule.origin}): {len(made_up)} to make up, {held} held, "
+        f"{len(due) - len(made_up) - held} without a checkpoint",
     )
 
 
-def _written(
-    existing: Sequence[CheckpointInfo], start: float, end: float, done: Collection[str]
-) -> list[CheckpointInfo]:
+def _written(existing: Sequence[CheckpointInfo], start: float, end: float) -> list[CheckpointInfo]:
     """Return the checkpoints written after `start` and until `end`, each the newest as of then."""
-    steps: dict[str, int] = {}
-    for item in existing:
-        if item.written <= end:
-            steps[item.training] = max(item.step, steps.get(item.training, 0))
+    written = [item for item in existing if item.written <= end]
+    steps = {item.training: item.step for item in sorted(written, key=lambda item: item.step)}
     return [
         replace(item, newest=item.step == steps[item.training])
-        for item in existing
-        if start < item.written <= end and item.key not in done
+        for item in written
+        if item.written > start
     ]
 
 

@@ -228,7 +228,7 @@ class NightlyRun:
 
     def _remove_old_artifacts(self, directory: Path) -> None:
         nights = self.journal.nights()
-        starts = [night["started"] for night in nights if night["results"] or night["failed"]]
+        starts = sorted({each["started"] for each in nights if each["results"] or each["failed"]})
         if len(starts) > self.settings.keep_nights:
             champions = [
                 change.champion for change in self.journal.changes()[-journal.RETAINED_CHAMPIONS :]

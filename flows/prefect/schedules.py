@@ -12,9 +12,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
@@ -233,15 +234,20 @@ def night_schedule(api: str | None) -> Schedule:
     Raises:
         UsageError: `$CLOZE_NIGHTLY` is no schedule.
     """
-    name, why = NIGHT.partition("/")[0], "no Prefect server is known"
+    name, _, slug = NIGHT.partition("/")
+    why = "no Prefect server is known"
     if api:
         try:
             with connected(api) as client:
                 deployment = client.read_deployment_by_name(f"{name}/{name}")
                 found = client.read_deployment_schedules(deployment.id)
             if found:
-                origin = ", ".join(describe(each.schedule) for each in found)
-                return Schedule(f"{origin} in Prefect", _times([each.schedule for each in found]))
+                # Without the file's, those that an operator has made instead.
+                own = [each.schedule for each in found if each.slug == slug] or [
+                    each.schedule for each in found
+                ]
+                origin = f"{', '.join(map(describe, own))} in Prefect"
+                return Schedule(origin, partial(_times, own))
             why = f"{name} has no schedule in Prefect"
         except ClozeError as error:
             is_absent = isinstance(error.__cause__, ObjectNotFound)
@@ -249,28 +255,23 @@ def night_schedule(api: str | None) -> Schedule:
     entries = yaml.safe_load(PREFECT_YAML.read_text(encoding="utf-8"))["deployments"]
     text = desired_schedules({each["name"]: each for each in entries}, {})[NIGHT]
     source = NIGHTLY if os.environ.get(NIGHTLY, "").strip() else PREFECT_YAML.name
-    return Schedule(f"{text} of {source}: {why}", _times([parse(text)]))
+    return Schedule(f"{text} of {source}: {why}", partial(_times, [parse(text)]))
 
 
-def _times(schedules: Collection[Any]) -> Callable[[float, float], list[float]]:
-    """Return the function that lists the dates of schedules between two times in Unix seconds."""
-    # The server's classes know the dates.
-    known = [
-        getattr(server_schedules, type(each).__name__).model_validate(each.model_dump())
-        for each in schedules
-    ]
-    return lambda start, end: sorted({day for each in known for day in _dates(each, start, end)})
-
-
-def _dates(schedule: Any, start: float, end: float) -> Iterator[float]:
-    """Yield the dates, of which Prefect gives a thousand at a time."""
+def _times(schedules: Collection[Any], start: float, end: float) -> list[float]:
+    """Return the dates of schedules between two times, in Unix seconds."""
+    found: set[float] = set()
     until = datetime.fromtimestamp(end, timezone.utc)
-    while start <= end:
-        begin = datetime.fromtimestamp(start, timezone.utc)
-        found = cast(Any, run_coro_as_sync)(schedule.get_dates(start=begin, end=until))
-        dates = [date.timestamp() for date in found]
-        if not dates:
-            return
-        yield from (date for date in dates if date >= start)
-        # In the hour that summer time skips, Prefect may give dates before the start.
-        start = dates[-1] + 1 if dates[-1] >= start else start + 3600
+    for schedule in schedules:
+        server = getattr(server_schedules, type(schedule).__name__)  # which knows the dates
+        known, first = server.model_validate(schedule.model_dump()), start
+        while first <= end:  # Prefect gives a thousand at a time
+            begin = datetime.fromtimestamp(first, timezone.utc)
+            dates = cast(Any, run_coro_as_sync)(known.get_dates(start=begin, end=until))
+            if not dates:
+                break
+            found |= {date.timestamp() for date in dates if date.timestamp() >= first}
+            last = dates[-1].timestamp()
+            # In the hour that summer time skips, Prefect may give dates before the start.
+            first = last + 1 if last >= first else first + 3600
+    return sorted(found)

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from datetime import timedelta
 from typing import Annotated, Any, cast
 from uuid import NAMESPACE_URL, uuid5
@@ -79,8 +78,7 @@ def look_once(
 ) -> State[Any]:
     """Compare the sources with what was seen last; send an event if they have grown.
 
-    Args:
-        values: the form. One that a person has sent makes the schedule of the next looks.
+    A form that a person has sent, with these values, makes the schedule of the next looks.
 
     Raises:
         UsageError: the config has no corpus.
@@ -94,9 +92,7 @@ def look_once(
     if is_locked(place := path.removesuffix(".json")):
         return Completed(message="another look at these sources is in progress")
     with locked(place):
-        before = None
-        with suppress(FileNotFoundError):
-            before = read_record(storage.read_at_once(path), FIELDS)
+        before = read_record(storage.read_at_once(path), FIELDS) if storage.exists(path) else None
         now, message, has_grown = compare(corpora, before)
         if before and has_grown:
             event = {

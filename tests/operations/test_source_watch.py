@@ -71,4 +71,4 @@ def test_a_source_that_grows_starts_one_run_and_the_nights_are_the_servers(
 
     night = operations.end(operations.trigger("nightly-evaluation/nightly-evaluation", since="2d"))
     assert night["type"] == "COMPLETED", night["message"]
-    assert "(30 3 * * * UTC in Prefect): none" in night["message"]
+    assert "(30 3 * * * UTC in Prefect): 0 to make up" in night["message"]

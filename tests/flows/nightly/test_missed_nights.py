@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,7 +41,7 @@ def at(text: str) -> float:
 
 
 def schedule(text: str = DAILY) -> Schedule:
-    return Schedule(text, schedules._times([schedules.parse(text)]))
+    return Schedule(text, functools.partial(schedules._times, [schedules.parse(text)]))
 
 
 @pytest.fixture
@@ -116,7 +118,7 @@ def test_each_missed_night_evaluates_what_was_newest_then_and_once(runs: Path, n
     assert [[result["step"] for result in line["results"]] for line in lines] == [[10], [25], [30]]
     assert [bool(line["champion"]) for line in lines] == [False, False, True]
     assert outcome.message == (
-        "3 of 4 new checkpoints evaluated; 1 skipped: not the newest of a training; nights since "
+        "3 of 4 new checkpoints evaluated; 1 skipped: not the newest of a training; 4 nights since "
         "2026-11-20 12:00, the first checkpoint (30 3 * * * UTC): 3 to make up, 0 held, 1 "
         "without a checkpoint"
     )
@@ -218,11 +220,12 @@ def test_a_time_that_is_none_or_to_come_is_refused(runs: Path, now: Any, since: 
     assert not Journal(runs).path.exists()
 
 
-@pytest.mark.parametrize("since", ["1d", "2026-11-24", "2024-02-29", "1970-01-01", "0d"])
+@pytest.mark.parametrize("since", ["1d", "2026-11-24", "2024-02-29", "0d"])
 def test_without_checkpoints_there_is_no_night_to_make_up(runs: Path, now: Any, since: str) -> None:
     outcome = make_up(since, never)
-    assert outcome.message.startswith("No new checkpoints; nights since ")
-    assert outcome.message.endswith(": none")
+    assert outcome.message.startswith("No new checkpoints; ")
+    assert ": 0 to make up, 0 held, " in outcome.message
+    assert "the first" not in outcome.message
     assert not Journal(runs).path.exists()
 
 
@@ -315,6 +318,30 @@ def test_nights_are_those_that_prefect_starts(text: str, start: str, end: str, d
     assert times == sorted(set(times))
     assert at(start) <= times[0]
     assert times[-1] <= at(end)
+
+
+@pytest.mark.parametrize(
+    ("found", "origin"),
+    [
+        ([("nightly", "0 1 * * *"), ("own", "0 6 * * *")], "0 1 * * * UTC in Prefect"),
+        ([("own", "0 6 * * *"), (None, "0 7 * * *")], "0 6 * * * UTC, 0 7 * * * UTC in Prefect"),
+        ([], "30 3 * * * UTC of prefect.yaml: nightly-evaluation has no schedule in Prefect"),
+    ],
+)
+def test_the_hour_set_in_prefect_counts_or_else_what_an_operator_has_made(
+    monkeypatch: pytest.MonkeyPatch, found: list[tuple[str | None, str]], origin: str
+) -> None:
+    own = [SimpleNamespace(slug=slug, schedule=schedules.parse(text)) for slug, text in found]
+    client = SimpleNamespace(
+        read_deployment_by_name=lambda name: SimpleNamespace(id=name),
+        read_deployment_schedules=lambda key: own,
+    )
+    monkeypatch.delenv(schedules.NIGHTLY, raising=False)
+    monkeypatch.setattr(schedules, "connected", lambda api: nullcontext(client))
+    known = schedules.night_schedule("http://prefect/api")
+    assert known.origin == origin
+    a_day = [*known.times(at("2026-11-20"), at("2026-11-21") - 1)]
+    assert len(a_day) == origin.count("* * * UTC")
 
 
 def test_without_a_server_the_file_or_the_environment_says_when_nights_are(
