@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from cloze.flows.nightly.journal import Champion, Journal
+    from cloze.flows.nightly.missed import Schedule
     from cloze.flows.nightly.result import NightlyResult
 
 
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 @click.option(
     "--since",
     metavar="WHEN",
-    help="Evaluate the checkpoints written since then: 2026-11-20, 36h or 7d. Default: since the"
-    " last night.",
+    help="Make up the nights that were missed since then: 2026-11-20, 36h or 7d. Default: only the"
+    " new checkpoints.",
 )
 @click.option(
     "-n", "--dry-run", "dry_run", is_flag=True, help="Print what would be evaluated, and exit."
@@ -47,14 +48,15 @@ def nightly(
     from cloze.flows.nightly import nightly_run, suite
 
     evaluations = suite.load(config, overrides)
+    missed: dict[str, Any] = {} if since is None else {"since": since, "schedule": _schedule()}
     if dry_run:
-        preview = nightly_run.preview(evaluations, since)
+        preview = nightly_run.preview(evaluations, **missed)
         if as_json:
             emit(preview)
         else:
             _show_preview(preview)
         return
-    result = nightly_run.nightly_run(evaluations, since=since)
+    result = nightly_run.nightly_run(evaluations, **missed)
     _show_result(result)
     error = combine_errors(result.errors) if result.errors else None
     if as_json:
@@ -66,6 +68,19 @@ def nightly(
         raise error
 
 
+def _schedule() -> Schedule:
+    """Return the schedule of the nights, of the Prefect server that is known or of the file."""
+    from cloze.flows.graph.plan import runs_directory
+    from cloze.flows.prefect.environment import prepare_prefect
+    from cloze.flows.run.server_addresses import api
+
+    prepare_prefect()
+    server = api(runs_directory())  # before Prefect reads its settings
+    from cloze.flows.prefect.schedules import night_schedule
+
+    return night_schedule(server)
+
+
 def _show_preview(preview: dict[str, Any]) -> None:
     from cloze.core.humanize import format_duration
     from cloze.flows.views import terminal
@@ -74,6 +89,8 @@ def _show_preview(preview: dict[str, Any]) -> None:
     current = preview["champion"]
     name = f"{current['run']} step {current['step']:,}" if current else "none yet"
     out.print(f"champion: {name}", markup=False)
+    if preview["about"]:
+        out.print(preview["about"], markup=False, soft_wrap=True)
     if count := len(preview["given_up"]):
         out.print(f"{count} {preview['why_given_up']}.", markup=False, soft_wrap=True)
     if not preview["new"]:
@@ -88,7 +105,9 @@ def _show_preview(preview: dict[str, Any]) -> None:
     }
     table = terminal.table_of(("new checkpoint", "step", "what"), right=("step",))
     for checkpoint in preview["new"]:
-        table.add_row(checkpoint["run"], f"{checkpoint['step']:,}", plans[checkpoint["key"]])
+        night = preview["nights"].get(checkpoint["key"])
+        what = plans[checkpoint["key"]] + (f" (night {night})" if night else "")
+        table.add_row(checkpoint["run"], f"{checkpoint['step']:,}", what)
     out.print(table, markup=False)
     nodes = [node for node in preview["nodes"] if not node["cached"]]
     seconds = [node["seconds"] for node in nodes if node["seconds"] is not None]

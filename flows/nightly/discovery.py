@@ -14,7 +14,7 @@ import posixpath
 import re
 import zoneinfo
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +75,8 @@ class CheckpointSelection:
             which they are compared with, was not evaluated.
         why_skipped: why the others are not evaluated.
         given_up: checkpoints whose evaluation failed too often; they are not new.
+        nights: when the night was due that a checkpoint is made up for, by key.
+        about: counts of the nights by what happened to them, if some are made up.
     """
 
     new: tuple[CheckpointInfo, ...]
@@ -82,6 +84,8 @@ class CheckpointSelection:
     waiting: tuple[CheckpointInfo, ...]
     why_skipped: str = ""
     given_up: tuple[CheckpointInfo, ...] = ()
+    nights: Mapping[str, float] = field(default_factory=dict)
+    about: str = ""
 
     @property
     def why_given_up(self) -> str:
@@ -209,7 +213,6 @@ def choose(
     *,
     checkpoints: Collection[str] = ("newest", "milestones"),
     limit: int = 8,
-    since: float | None = None,
     failures: Mapping[str, int] | None = None,
 ) -> CheckpointSelection:
     """Select the checkpoints that a nightly run evaluates.
@@ -219,17 +222,12 @@ def choose(
         seen: keys of the checkpoints that earlier runs saw.
         checkpoints: `newest` of each training, `milestones`, or `all`.
         limit: maximum number per run. The newest of each training come first, then the oldest.
-        since: take checkpoints written after this time (Unix seconds), seen or given up or not.
         failures: number of failed evaluations by key.
     """
-    # A copied run has the same keys; its original is older.
-    existing = list({item.key: item for item in reversed(existing)}.values())[::-1]
+    existing = without_copies(existing)
     # Seen ones were evaluated at last, whatever failed before.
     failed = {key for key, count in (failures or {}).items() if count >= MAX_ATTEMPTS} - {*seen}
-    if since is None:
-        new = [item for item in existing if item.key not in failed and item.key not in seen]
-    else:
-        new = [item for item in existing if item.written >= since]
+    new = [item for item in existing if item.key not in failed and item.key not in seen]
     requested = [
         item
         for item in new
@@ -244,8 +242,13 @@ def choose(
         selected=tuple(order[:limit]),
         waiting=tuple(order[limit:]),
         why_skipped=" and ".join(words for kind, words in _SKIPPED.items() if kind in checkpoints),
-        given_up=tuple(item for item in existing if item.key in failed and item not in new),
+        given_up=tuple(item for item in existing if item.key in failed),
     )
+
+
+def without_copies(existing: Sequence[CheckpointInfo]) -> list[CheckpointInfo]:
+    """Return each checkpoint once; a copied run has the same keys, and its original is older."""
+    return list({item.key: item for item in reversed(existing)}.values())[::-1]
 
 
 def label(run: str, step: int, key: str) -> str:
@@ -262,16 +265,15 @@ def parse_since(text: str, now: float, zone: str) -> float:
     Raises:
         UsageError: `text` has none of these forms.
     """
-    span = re.fullmatch(r"(\d+)([hd])", text)
-    if span:
-        return now - int(span[1]) * (3600 if span[2] == "h" else 86400)
     try:
-        since_time = datetime.datetime.fromisoformat(text)
-    except ValueError as error:
+        if span := re.fullmatch(r"(\d+)([hd])", text):
+            since = now - int(span[1]) * (3600 if span[2] == "h" else 86400)
+            datetime.datetime.fromtimestamp(since, datetime.timezone.utc)  # there is such a year
+            return since
+        day = datetime.datetime.fromisoformat(text)
+        return (day if day.tzinfo else day.replace(tzinfo=zoneinfo.ZoneInfo(zone))).timestamp()
+    except (ValueError, OverflowError) as error:
         raise UsageError(
             f"since ({text!r}) is not a time; give a date such as 2026-11-20, or a duration such "
             f"as 36h or 7d"
         ) from error
-    return (
-        since_time if since_time.tzinfo else since_time.replace(tzinfo=zoneinfo.ZoneInfo(zone))
-    ).timestamp()

@@ -6,7 +6,7 @@ skipped.
     {"kind": "night", "started", "ended", "seen": [key], "results": [{"key", "run", "training",
     "step", "written", "scores", "perplexity"}],
      "candidate": key, "why", "champion": the promoted {…} or null, "failed": {key: message},
-     "gone": [key], "errors": number of nodes that failed}
+     "gone": [key], "errors": number of nodes that failed, "scheduled": when it was due, if made up}
     {"kind": "champion", "time", "champion": {…}}    a user promoted a checkpoint by hand
     {"kind": "rollback", "time", "why", "by"}        the champion's predecessor is champion again
     {"kind": "registered", "time", "key", "version"} MLflow has registered the champion
@@ -47,12 +47,13 @@ FILE = "nights.jsonl"
 NIGHT, CHAMPION, ROLLBACK, REGISTERED = "night", "champion", "rollback", "registered"
 # A line's fields, which another kind, or an earlier version, may lack.
 EMPTY: Mapping[str, Any] = {
-    "started": 0.0, "ended": 0.0, "time": 0.0, "seen": [], "results": [], "failed": {},
-    "errors": 0, "candidate": None, "why": "", CHAMPION: None, "version": None,
+    "started": 0.0, "ended": 0.0, "scheduled": 0.0, "time": 0.0, "seen": [], "results": [],
+    "failed": {}, "errors": 0, "candidate": None, "why": "", CHAMPION: None, "version": None,
 }  # fmt: skip
 FIELDS: Fields = {
-    **dict.fromkeys(("started", "ended", "time"), NUMBER), "seen": list, "results": list,
-    "failed": dict, "why": str, CHAMPION: (dict, NoneType), "version": (int, NoneType),
+    **dict.fromkeys(("started", "ended", "scheduled", "time"), NUMBER), "seen": list,
+    "results": list, "failed": dict, "why": str, CHAMPION: (dict, NoneType),
+    "version": (int, NoneType),
 }  # fmt: skip
 CHAMPION_FIELDS: Fields = {"key": str, "checkpoint": str, "run": str, "step": int}
 
@@ -160,6 +161,12 @@ class Journal:
     def seen(self) -> set[str]:
         """Return the keys of all checkpoints that need no second evaluation."""
         return {key for night in self.nights() for key in night["seen"]}
+
+    def evaluated(self) -> set[str]:
+        """Return the keys of all checkpoints that have results, and the champion's."""
+        champion = self.champion()
+        keys = {result["key"] for night in self.nights() for result in night["results"]}
+        return keys | ({champion.key} if champion else set())
 
     def failures(self) -> Counter[str]:
         """Return the number of failed evaluations by checkpoint key."""

@@ -1,7 +1,9 @@
 """A nightly run: find new checkpoints, run the suite, apply the promotion gate, write the journal.
 
 It holds the lease of `RUNS/.night`, so runs never overlap, and pins the checkpoints, so no training
-prunes them. The next run reuses what a killed one has built, by fingerprint.
+prunes them. The next run reuses what a killed one has built, by fingerprint. Nights that were
+missed are made up in one run: the suite and the gate see the checkpoints of all of them, and the
+journal gets a line for each night.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ from rich.markup import escape
 from cloze.core import places, storage
 from cloze.core.accounts import share
 from cloze.core.artifacts.checkpoints import pinned
-from cloze.core.errors import ClozeError, DataError, NotFiniteError, StoppedError
+from cloze.core.errors import ClozeError, DataError, NotFiniteError, StoppedError, UsageError
 from cloze.core.figures import goodness, is_finite
-from cloze.flows.nightly import discovery, journal, promotion_gate, registration, result
+from cloze.flows.nightly import discovery, journal, missed, promotion_gate, registration, result
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
 from cloze.flows.nightly.evaluation_results import Scores, gather
-from cloze.flows.nightly.journal import NIGHT, Champion, Journal
+from cloze.flows.nightly.journal import CHAMPION, NIGHT, Champion, Journal
+from cloze.flows.nightly.missed import NO_SCHEDULE, Schedule
 from cloze.flows.nightly.promotion_gate import PromotionDecision
 from cloze.flows.nightly.result import NightlyResult, log_to_mlflow, remove_old_artifacts
 from cloze.flows.nightly.suite import AXIS, PRETRAIN, Suite
@@ -41,9 +44,13 @@ class NightlyRun:
     """A nightly run; a context manager that holds the lease and pins the checkpoints."""
 
     def __init__(
-        self, suite: Suite, since: str | None = None, screen: Console | None = None
+        self,
+        suite: Suite,
+        since: str | None = None,
+        screen: Console | None = None,
+        schedule: Schedule = NO_SCHEDULE,
     ) -> None:
-        """Find new checkpoints, or all written after `since`, see `discovery.parse_since`."""
+        """Find new checkpoints, or those of the nights missed since then (`parse_since`)."""
         self.suite, self.settings = suite, suite.settings
         share(runs := places.runs_directory())
         self.runs = runs
@@ -52,6 +59,9 @@ class NightlyRun:
         self.since: float | None = None
         if since is not None:
             self.since = discovery.parse_since(since, self.started, self.settings.timezone)
+            if self.since > self.started:
+                raise UsageError(f"since ({since!r}) is in the future; give a date that has been")
+        self.schedule = schedule
         self.screen = screen or terminal.console()
         self.outcome = NightlyResult(choice=self.choose())
         self.candidates: dict[str, CheckpointInfo] = {}  # by label
@@ -67,12 +77,15 @@ class NightlyRun:
             for item in discovery.find_checkpoints(self.runs)
             if any(fnmatchcase(item.run, pattern) for pattern in self.settings.run_patterns)
         ]
+        if self.since is not None:
+            return missed.choose(
+                existing, self.journal, self.settings, self.schedule, self.since, self.started
+            )
         return discovery.choose(
             existing,
             self.journal.seen(),
             checkpoints=self.settings.checkpoints,
             limit=self.settings.limit,
-            since=self.since,
             failures=self.journal.failures(),
         )
 
@@ -163,7 +176,8 @@ class NightlyRun:
         outcome.champion, outcome.replaced = promoted or previous, previous if promoted else None
         outcome.message = outcome.describe_checkpoints(len(failed))
         # Before the registry: the journal decides, and MLflow's alias follows it.
-        self.journal.append(self._journal_line(failed, promoted))
+        for line in self._journal_lines(self._journal_line(failed, promoted)):
+            self.journal.append(line)
         outcome.trend = str(result.write_trend(self.journal, self.settings.timezone))
         if ready or (outcome.champion is not None and self.journal.version() is None):
             self._update_registry(ready)
@@ -215,7 +229,7 @@ class NightlyRun:
 
     def _remove_old_artifacts(self, directory: Path) -> None:
         nights = self.journal.nights()
-        starts = [night["started"] for night in nights if night["results"] or night["failed"]]
+        starts = sorted({each["started"] for each in nights if each["results"] or each["failed"]})
         if len(starts) > self.settings.keep_nights:
             champions = [
                 change.champion for change in self.journal.changes()[-journal.RETAINED_CHAMPIONS :]
@@ -271,6 +285,26 @@ class NightlyRun:
             "errors": len(outcome.errors),
         }
 
+    def _journal_lines(self, line: dict[str, Any]) -> list[dict[str, Any]]:
+        """Return a line for each night that is made up, and one for what came after the last."""
+        if self.since is None:
+            return [line]
+        nights = self.outcome.choice.nights
+        keys: dict[float, list[str]] = {}
+        for item in self.outcome.choice.new:
+            keys.setdefault(nights.get(item.key, 0.0), []).append(item.key)
+        return [
+            {
+                **line,
+                "scheduled": night,
+                "results": [each for each in line["results"] if each["key"] in own],
+                "failed": {key: why for key, why in line["failed"].items() if key in own},
+                **{name: [key for key in line[name] if key in own] for name in ("seen", "gone")},
+                **({} if line["candidate"] in own else {"candidate": None, CHAMPION: None}),
+            }
+            for night, own in sorted(keys.items(), reverse=True)
+        ]
+
     def _update_registry(self, ready: Mapping[str, Scores]) -> None:
         """Set the alias and log the scores. An error becomes a warning; the next run retries."""
         from cloze.flows.tracking.mlflow_writer import Registry
@@ -292,6 +326,7 @@ def nightly_run(
     suite: Suite,
     *,
     since: str | None = None,
+    schedule: Schedule = NO_SCHEDULE,
     scheduled_start: float | None = None,
     run: Callable[[RunSession], object] = run_plain,
     screen: Console | None = None,
@@ -299,18 +334,20 @@ def nightly_run(
     """Do one nightly run, from discovery to the trend page.
 
     Args:
+        since: make up the nights that were missed since then, by `schedule`. Without a schedule,
+            the time since then is one night.
         scheduled_start: Unix seconds. If a successful run started later, this one does
             nothing, so only one of several missed runs works, and a failed one can be repeated.
         run: runs the session's nodes; it may raise errors that are also in `RunSession.failures`.
 
     Raises:
-        UsageError: another nightly run is in progress, or the suite is invalid.
+        UsageError: another nightly run is in progress, or the suite or `since` is invalid.
         StoppedError: interrupted; the next run reuses what is built.
     """
-    with NightlyRun(suite, since, screen) as night:
+    with NightlyRun(suite, since, screen, schedule) as night:
         if scheduled_start is not None and any(
-            # not of a clock that was ahead
-            scheduled_start < entry["started"] <= night.started and not entry.get("errors")
+            # not of a clock that was ahead, and not a night before that was made up since
+            scheduled_start <= missed.time_of(entry) <= night.started and not entry.get("errors")
             for entry in night.journal.nights()
         ):
             night.outcome.message = "Nothing to do: a later nightly run has succeeded already"
@@ -330,9 +367,11 @@ def nightly_run(
         return night.finish(session)
 
 
-def preview(suite: Suite, since: str | None = None) -> dict[str, Any]:
+def preview(
+    suite: Suite, since: str | None = None, schedule: Schedule = NO_SCHEDULE
+) -> dict[str, Any]:
     """Return what a nightly run would do, for `cloze nightly --dry-run`; changes nothing."""
-    night = NightlyRun(suite, since)
+    night = NightlyRun(suite, since, schedule=schedule)
     choice, reigning = night.outcome.choice, night.journal.champion()
     night.set_subjects(choice.selected)
     steps = night.session().steps if night.candidates else []
@@ -344,6 +383,9 @@ def preview(suite: Suite, since: str | None = None) -> dict[str, Any]:
         "why_passed": choice.why_skipped,
         "given_up": [item.key for item in choice.given_up],
         "why_given_up": choice.why_given_up,
+        "nights": {key: missed.format_time(due, suite.settings.timezone)
+                   for key, due in choice.nights.items()},
+        "about": choice.about,
         "limit": suite.settings.limit,
         "nodes": [
             {

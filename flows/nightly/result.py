@@ -7,10 +7,8 @@ own nodes. The trend page is one file that needs no network; it is drawn from th
 
 from __future__ import annotations
 
-import datetime
 import shutil
 import time
-import zoneinfo
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -29,6 +27,7 @@ from cloze.core.figures import is_finite
 from cloze.core.humanize import format_number, shortened, templates_in
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
 from cloze.flows.nightly.journal import Champion, Change, Journal
+from cloze.flows.nightly.missed import format_time, time_of
 from cloze.flows.nightly.promotion_gate import PromotionDecision
 from cloze.flows.report.plots import BLUE, GREEN, MUTED, STYLE, svg
 from cloze.flows.tracking.spool import DIRECTORY, Spool, tracking_uri
@@ -101,6 +100,7 @@ class NightlyResult:
         return "; ".join(
             [done if self.choice.new else "No new checkpoints"]
             + [f"{number} {outcome}" for outcome, number in counts.items() if number]
+            + [self.choice.about][: bool(self.choice.about)]
         )
 
 
@@ -183,12 +183,13 @@ def render_trend(nights: Sequence[Mapping[str, Any]], changes: Sequence[Change],
     """Return the page as HTML.
 
     Args:
-        nights: lines of the journal, oldest first.
+        nights: lines of the journal, oldest first; one that was made up is drawn when it was due.
         changes: changes of champion, oldest first.
     """
     with_work = [night for night in nights if night["results"] or night["failed"]]
+    with_work.sort(key=time_of)
     drawn = with_work[-NIGHTS:]
-    times = [_time(night["started"], zone) for night in drawn]
+    times = [format_time(time_of(night), zone) for night in drawn]
     environment = templates_in(TEMPLATES)
     environment.filters["short"] = format_number
     return environment.get_template("trend.html").render(
@@ -197,10 +198,10 @@ def render_trend(nights: Sequence[Mapping[str, Any]], changes: Sequence[Change],
             (task, _chart(unit, points, _champion_scores(task, changes, drawn), times))
             for task, (unit, points) in _points(drawn).items()
         ],
-        changes=[(_time(change.time, zone), change) for change in reversed(changes)],
+        changes=[(format_time(change.time, zone), change) for change in reversed(changes)],
         nights=list(zip(reversed(times), reversed(drawn), strict=True)),
         last=nights[-1] if nights else None,
-        last_time=_time(nights[-1]["started"], zone) if nights else "",
+        last_time=format_time(nights[-1]["started"], zone) if nights else "",
         nights_without_work=len(nights) - len(with_work),
         zone=zone,
         perplexity=PERPLEXITY,
@@ -231,7 +232,8 @@ def _champion_scores(
     """Return the champion's score after each run."""
     points = []
     for number, night in enumerate(nights):
-        champions = [change.champion for change in changes if change.time <= night["ended"]]
+        until = night.get("scheduled") or night["ended"]
+        champions = [change.champion for change in changes if change.time <= until]
         if champions and task in champions[-1].scores:
             points.append((number, float(champions[-1].scores[task]), 0.0, ""))
     return points
@@ -274,9 +276,3 @@ def _chart(unit: str, points: Points, champion: Points, times: Sequence[str]) ->
         dates = {float(number): time[5:16] for number, time in enumerate(times)}
         axes.xaxis.set_major_formatter(lambda x, _: dates.get(x, ""))
         return svg(figure)
-
-
-def _time(seconds: float, zone: str) -> str:
-    return datetime.datetime.fromtimestamp(seconds, zoneinfo.ZoneInfo(zone)).strftime(
-        "%Y-%m-%d %H:%M"
-    )

@@ -1,4 +1,4 @@
-"""Automations of Cloze in Prefect: runs without heartbeats, and notifications.
+"""Automations of Cloze in Prefect: runs without heartbeats, sources that grow, and notifications.
 
 They match flow runs with the tag `TAG` only: other flows may need other limits. They carry it
 themselves; automations without it are not touched, whatever their names.
@@ -21,7 +21,12 @@ from prefect.blocks.webhook import Webhook
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.objects import StateType
 from prefect.client.schemas.sorting import AutomationSort
-from prefect.events.actions import CallWebhook, ChangeFlowRunState, SendNotification
+from prefect.events.actions import (
+    CallWebhook,
+    ChangeFlowRunState,
+    RunDeployment,
+    SendNotification,
+)
 from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.types import SecretDict
 from pydantic import SecretStr
@@ -35,12 +40,15 @@ NOTIFY = "CLOZE_NOTIFY"
 NO_NOTIFICATIONS = "none"
 SILENT_SECONDS = 90  # three heartbeats
 CRASH_SILENT = "cloze: mark runs without heartbeat as crashed"
+RUN_GROWN = "cloze: start a run when a source has grown"
 NOTIFY_FAILED = "cloze: notify of failed runs"
 NOTIFY_NIGHTLY = "cloze: notify of nightly evaluations"
 # Tags by which one that was renamed in Prefect is found again.
 MARKS = {
-    CRASH_SILENT: "cloze-silent", NOTIFY_FAILED: "cloze-failed", NOTIFY_NIGHTLY: "cloze-nightly",
+    CRASH_SILENT: "cloze-silent", RUN_GROWN: "cloze-grown", NOTIFY_FAILED: "cloze-failed",
+    NOTIFY_NIGHTLY: "cloze-nightly",
 }  # fmt: skip
+GROWN = "cloze.source.grown"  # event of `source_watch`
 # name of the completed state of a nightly run that evaluated something; its message has the trend
 # page's path
 EVALUATED = "Evaluated"
@@ -71,7 +79,7 @@ def tag(project: str) -> str:
 
 
 def desired_automations(
-    client: SyncPrefectClient, notify: str
+    client: SyncPrefectClient, notify: str, full_run: UUID | None
 ) -> tuple[list[AutomationCore], list[str]]:
     """Return the automations that the server should have, as far as the environment says.
 
@@ -84,16 +92,18 @@ def desired_automations(
         notify: the URL of a webhook (hooks.slack.com for Slack), or TYPE/NAME of a Prefect
             notification block such as `sendgrid-email/team`. Empty: as on the server. `none`: no
             notifications.
+        full_run: deployment that runs when a source has grown; None: the file has none.
 
     Raises:
         UsageError: `notify` has neither form, or the block does not exist.
     """
+    always = [_crash_without_heartbeat(), *([_run_when_grown(full_run)] if full_run else [])]
     if notify.strip() in ("", NO_NOTIFICATIONS):
-        return [_crash_without_heartbeat()], []
+        return always, []
     changes: list[str] = []
     action = _action(client, notify.strip(), changes)
     return [
-        _crash_without_heartbeat(),
+        *always,
         _notify(NOTIFY_FAILED, ("Failed", "Crashed", "TimedOut"), action),
         _notify(NOTIFY_NIGHTLY, (EVALUATED,), action),
     ], changes
@@ -115,6 +125,19 @@ def _crash_without_heartbeat() -> AutomationCore:
     action = ChangeFlowRunState(state=StateType.CRASHED, name=None, message=message, force=False)
     description = f"A flow run without a heartbeat for {SILENT_SECONDS} s has no process."
     return _automation(CRASH_SILENT, description, trigger, action)
+
+
+def _run_when_grown(full_run: UUID) -> AutomationCore:
+    trigger = EventTrigger(
+        expect={GROWN}, match={"prefect.resource.id": "cloze.source.*"}, posture=Posture.Reactive,
+        threshold=1, within=timedelta(0),
+    )  # fmt: skip
+    values = {name: f"{{{{ event.payload.{name} }}}}" for name in ("config", "overrides")}
+    action = RunDeployment(
+        source="selected", deployment_id=full_run, parameters=values, job_variables=None
+    )
+    description = "The deployment source-watch says that the sources of a config have grown."
+    return _automation(RUN_GROWN, description, trigger, action)
 
 
 def _notify(

@@ -129,7 +129,8 @@ def deploy(
         ]
         schedules, of_schedules = sync_schedules(client, entries, own, last, remade)
         notify = os.environ.get(NOTIFY, "") if notify is None else notify
-        automations, of_block = desired_automations(client, notify)
+        full_run = own["full-run"].id if "full-run" in own else None
+        automations, of_block = desired_automations(client, notify, full_run)
         notifies = bool(notify.strip())
         names, of_automations = apply_automations(client, automations, notifies=notifies, last=last)
         record = desired | {name: str(each.id) for name, each in own.items()}

@@ -3,7 +3,7 @@
 The trend page is published on the flow run's page. The deployment's schedule has a cron line and a
 time zone; its concurrency limit cancels a run that starts while another is in progress. After
 downtime, Prefect starts a late run for each missed one: the first does the work, the others return
-at once because they were due before it started.
+at once because they were due before it started. `since` makes up all of them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run
+from prefect.settings import PREFECT_API_URL
 from prefect.states import Cancelled, Completed, Failed
 from pydantic import Field
 from rich.console import Console
@@ -24,6 +25,7 @@ from cloze.core.places import runs_directory
 from cloze.core.secrets import redact
 from cloze.flows.graph import overrides, schedule
 from cloze.flows.nightly import nightly_run, suite
+from cloze.flows.nightly.missed import NO_SCHEDULE
 from cloze.flows.nightly.result import NightlyResult
 from cloze.flows.prefect import flow_state
 from cloze.flows.prefect import parameters as form
@@ -31,6 +33,7 @@ from cloze.flows.prefect.automations import EVALUATED
 from cloze.flows.prefect.graph_run import OPTIONS, run_as_tasks, watch_parent
 from cloze.flows.prefect.node import install_log_filter, markdown_table
 from cloze.flows.prefect.publishing import ArtifactPublisher
+from cloze.flows.prefect.schedules import night_schedule
 from cloze.flows.run import server_addresses
 from cloze.flows.run.session import RunSession
 
@@ -50,7 +53,8 @@ def nightly_evaluation(
 
     Args:
         config: Suite: night, a YAML file on the worker's machine, or the config of any run.
-        since: Start of the period: 2026-11-20, 36h or 7d. Empty: only new checkpoints.
+        since: Make up the nights that were missed since then: 2026-11-20, 36h or 7d. Empty: only
+            new checkpoints.
     """
     install_log_filter()
     if deployment.id is not None:
@@ -84,10 +88,11 @@ def _evaluate(
         with session:
             run_as_tasks(session, retries)
 
-    scheduled_start = flow_run.scheduled_start_time
+    scheduled_start = None if since else flow_run.scheduled_start_time
     outcome = nightly_run.nightly_run(
         suite.load(config, overrides.nest(values)),
         since=since or None,
+        schedule=night_schedule(PREFECT_API_URL.value()) if since else NO_SCHEDULE,
         scheduled_start=scheduled_start.timestamp() if scheduled_start is not None else None,
         run=run,
         screen=Console(quiet=True),

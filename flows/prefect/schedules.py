@@ -3,6 +3,8 @@
 A Prefect variable keeps what was deployed last. Only a schedule whose setting has changed since
 then is updated; a pause, an hour or a deletion in Prefect's UI stays. Schedules that no deploy has
 made are not touched. Projects on one server share the variable: each replaces its own keys only.
+
+`night_schedule` says when nights were due, for those that are made up.
 """
 
 from __future__ import annotations
@@ -12,18 +14,27 @@ import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any, cast
 from uuid import UUID
 
+import yaml
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.actions import DeploymentScheduleCreate, VariableCreate, VariableUpdate
 from prefect.client.schemas.objects import DeploymentSchedule
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
+from prefect.exceptions import ObjectNotFound
+from prefect.server.schemas import schedules as server_schedules
 from prefect.server.schemas.schedules import CronSchedule as ServerSchedule
+from prefect.utilities.asyncutils import run_coro_as_sync
 
-from cloze.core.errors import UsageError
+from cloze.core.errors import ClozeError, UsageError
 from cloze.core.records import read_record
+from cloze.flows.nightly.missed import Schedule
+from cloze.flows.prefect.client import connected
+from cloze.flows.prefect.environment import PREFECT_YAML
 
 NIGHTLY = "CLOZE_NIGHTLY"
 NIGHT = "nightly-evaluation/nightly"  # deployment and slug of the schedule that NIGHTLY sets
@@ -214,3 +225,55 @@ def write_last(client: SyncPrefectClient, own: Collection[str], record: Mapping[
         client.create_variable(VariableCreate(name=VARIABLE, value=value, tags=["cloze"]))
     elif {**kept, **record} != last:
         client.update_variable(VariableUpdate(name=VARIABLE, value=value))
+
+
+def night_schedule(api: str | None) -> Schedule:
+    """Return the schedule of the nightly evaluation: the server's, or else the file's.
+
+    Args:
+        api: URL of a Prefect server's API; None: there is no server.
+
+    Raises:
+        UsageError: `$CLOZE_NIGHTLY` is no schedule.
+    """
+    name, _, slug = NIGHT.partition("/")
+    why = "no Prefect server is known"
+    if api:
+        try:
+            with connected(api) as client:
+                deployment = client.read_deployment_by_name(f"{name}/{name}")
+                found = client.read_deployment_schedules(deployment.id)
+            if found:
+                # Without the file's, those that an operator has made instead.
+                own = [each.schedule for each in found if each.slug == slug] or [
+                    each.schedule for each in found
+                ]
+                origin = f"{', '.join(map(describe, own))} in Prefect"
+                return Schedule(origin, partial(_times, own))
+            why = f"{name} has no schedule in Prefect"
+        except ClozeError as error:
+            is_absent = isinstance(error.__cause__, ObjectNotFound)
+            why = f"Prefect at {api} has no {name}" if is_absent else str(error)
+    entries = yaml.safe_load(PREFECT_YAML.read_text(encoding="utf-8"))["deployments"]
+    text = desired_schedules({each["name"]: each for each in entries}, {})[NIGHT]
+    source = NIGHTLY if os.environ.get(NIGHTLY, "").strip() else PREFECT_YAML.name
+    return Schedule(f"{text} of {source}: {why}", partial(_times, [parse(text)]))
+
+
+def _times(schedules: Collection[Any], start: float, end: float) -> list[float]:
+    """Return the dates of schedules between two times, in Unix seconds."""
+    found: set[float] = set()
+    until = datetime.fromtimestamp(end, timezone.utc)
+    for schedule in schedules:
+        server = getattr(server_schedules, type(schedule).__name__)  # which knows the dates
+        known, first = server.model_validate(schedule.model_dump()), start
+        while first <= end:  # Prefect gives a thousand at a time
+            begin = datetime.fromtimestamp(first, timezone.utc)
+            dates = cast(Any, run_coro_as_sync)(known.get_dates(start=begin, end=until))
+            if not dates:
+                break
+            found |= {date.timestamp() for date in dates if date.timestamp() >= first}
+            last = dates[-1].timestamp()
+            # In the hour that summer time skips, Prefect may give dates before the start.
+            first = last + 1 if last >= first else first + 3600
+    return sorted(found)

@@ -12,6 +12,7 @@ import pytest
 
 from cloze.core.errors import UsageError
 from cloze.flows.prefect import schedules
+from cloze.flows.prefect.automations import RUN_GROWN
 from cloze.flows.prefect.deploy import ENTRYPOINTS, _check_owner
 from tests.operations.servers import Operations, cloze
 
@@ -70,7 +71,7 @@ def test_decisions_stay_and_changes_are_told(server: Operations) -> None:
     hook = "https://hooks.slack.com/services/T/B/secret-of-the-hook"
     first = deploy(server, CLOZE_NOTIFY=hook)
     assert night(server) == [("nightly", "30 3 * * *", "UTC", True)]
-    assert len(first["automations"]) == 3
+    assert len(first["automations"]) == 4
     deployment = server.call(f"/deployments/name/{NIGHT}/{NIGHT}")["id"]
     data = server.call("/deployments/name/data/data")["id"]
     schedule = server.call(f"/deployments/{deployment}/schedules")[0]["id"]
@@ -114,7 +115,7 @@ def test_decisions_stay_and_changes_are_told(server: Operations) -> None:
     last = deploy(server, CLOZE_NOTIFY="none")
     assert [slug for slug, *_ in night(server)] == ["None", "theirs"]
     left = [each["name"] for each in server.call("/automations/filter", {})]
-    assert sorted(left) == sorted([crash["name"], "theirs"])
+    assert sorted(left) == sorted([crash["name"], RUN_GROWN, "theirs"])
     assert "notify" in "\n".join(last["changes"])
 
     undeploy(server)  # who deletes a deployment, and deploys again, wants it whole

@@ -16,7 +16,7 @@ from cloze.flows.graph.config import preset_names
 from cloze.flows.graph.stages import TABLE
 from tests.operations.servers import Operations, cloze, until
 
-SEVEN = [
+NAMES = [
     "ablation",
     "data",
     "evaluation",
@@ -24,6 +24,7 @@ SEVEN = [
     "full-run",
     "nightly-evaluation",
     "pretraining",
+    "source-watch",
 ]
 
 
@@ -62,7 +63,7 @@ def test_deployed_twice_is_the_same_and_what_others_made_stays(
         first = cloze(operations, "deploy", "--json")
         assert first.returncode == 0, first.stderr
         output = json.loads(first.stdout)
-        assert {f"{name}/{name}" for name in SEVEN} <= set(
+        assert {f"{name}/{name}" for name in NAMES} <= set(
             output["deployments"]
         )  # in addition to those of the other tests
         nightly = operations.call("/deployments/name/nightly-evaluation/nightly-evaluation")

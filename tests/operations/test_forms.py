@@ -177,6 +177,11 @@ CASES = {
         {"config": "night", "since": "7d", "retries": 1},
         ("retries", "11", "less than or equal to 10"),
     ),
+    "source-watch": Case(
+        lambda form: (form.choose("Preset", "bert-table6"), form.fill(every=15))[1],
+        {"config": "bert-table6", "every": 15},
+        ("every", "0", "greater than or equal to 1"),
+    ),
 }
 
 

@@ -19,14 +19,17 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     monkeypatch.setattr(suite, "load", lambda config, overrides: ("suite", config, overrides))
     monkeypatch.setattr(command, "_show_result", lambda result: found.append("result"))
+    monkeypatch.setattr(command, "_schedule", lambda: "the server's")
     monkeypatch.setattr(command, "_show_preview", lambda preview: found.append("preview"))
-    monkeypatch.setattr(nightly_run, "preview", lambda evaluations, since: {"since": since})
+    monkeypatch.setattr(
+        nightly_run, "preview", lambda evaluations, since, schedule: {"since": since}
+    )
     return found
 
 
 def run(monkeypatch: pytest.MonkeyPatch, error: Exception | None, *words: str) -> Any:
-    def night(evaluations: Any, since: str | None) -> Any:
-        assert (evaluations[1], since) == ("a.yaml", "1d")
+    def night(evaluations: Any, since: str | None, schedule: Any) -> Any:
+        assert (evaluations[1], since, schedule) == ("a.yaml", "1d", "the server's")
         errors = {} if error is None else {"evaluate@1": error}
         return SimpleNamespace(errors=errors, as_json=lambda: {"evaluated": 3})
 

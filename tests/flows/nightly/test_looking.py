@@ -6,6 +6,8 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -13,6 +15,7 @@ from cloze.core import storage
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.errors import UsageError
 from cloze.flows.graph.overrides import WORD
+from cloze.flows.nightly import missed
 from cloze.flows.nightly.discovery import (
     CheckpointInfo,
     choose,
@@ -20,6 +23,7 @@ from cloze.flows.nightly.discovery import (
     label,
     parse_since,
 )
+from cloze.flows.nightly.suite import NightSettings
 
 
 def training(
@@ -132,8 +136,14 @@ def test_which_checkpoints(checkpoints: tuple[str, ...], steps: list[int]) -> No
 def test_what_was_seen_is_not_new_unless_it_is_asked_for_by_time() -> None:
     seen = {item.key for item in ONE}
     assert choose(ONE, seen).new == ()
-    assert [item.step for item in choose(ONE, seen, since=15).selected] == [30, 20]
-    assert choose(ONE, set(), since=31).new == ()
+    lines = [{"started": 40, "seen": [*seen], "results": []}]
+    journal: Any = SimpleNamespace(nights=lambda: lines, evaluated=set)
+
+    def since(moment: float) -> list[int]:
+        every = missed.choose(ONE, journal, NightSettings(), missed.NO_SCHEDULE, moment, 50)
+        return [item.step for item in every.selected]
+
+    assert (since(15), since(30), since(31)) == ([30, 20], [30], [])
 
 
 def test_a_night_has_its_fill_and_the_rest_waits() -> None:

@@ -15,6 +15,7 @@ from cloze.flows.prefect import flow_state, graph_run
 from cloze.flows.prefect.graph_run import full_run
 from cloze.flows.prefect.nightly import nightly_evaluation
 from cloze.flows.prefect.parameters import fields_of, left_out, parameters_of
+from cloze.flows.prefect.source_watch import source_watch
 
 EMPTY: dict[str, Any] = {
     "config": "demo",
@@ -148,7 +149,7 @@ def test_the_form_offers_the_launchers() -> None:
     assert {"local", "ssh", "slurm", "kubernetes"} <= set(launcher["enum"])
 
 
-@pytest.mark.parametrize("flow", [full_run, nightly_evaluation])
+@pytest.mark.parametrize("flow", [full_run, nightly_evaluation, source_watch])
 def test_no_alternative_of_a_form_takes_what_is_typed_into_another(flow: Any) -> None:
     """Prefect's first UI shows a value in the first alternative of its JSON type."""
     found = 0

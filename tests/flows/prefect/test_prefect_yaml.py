@@ -28,7 +28,7 @@ from cloze.flows.prefect.parameters import fields_of
 
 CONTENT: dict[str, Any] = yaml.safe_load(Path(PREFECT_YAML).read_text())
 DEPLOYMENTS = {entry["name"]: entry for entry in CONTENT["deployments"]}
-SEVEN = [
+NAMES = [
     "ablation",
     "data",
     "evaluation",
@@ -36,6 +36,7 @@ SEVEN = [
     "full-run",
     "nightly-evaluation",
     "pretraining",
+    "source-watch",
 ]
 
 
@@ -44,13 +45,13 @@ def unknown(values: Mapping[str, Any], model: type[BaseModel]) -> set[str]:
     return set(values) - {field.alias or name for name, field in model.model_fields.items()}
 
 
-def test_the_file_has_seven_deployments_and_prefect_understands_it() -> None:
-    assert sorted(entry["name"] for entry in CONTENT["deployments"]) == SEVEN
+def test_the_file_has_these_deployments_and_prefect_understands_it() -> None:
+    assert sorted(entry["name"] for entry in CONTENT["deployments"]) == NAMES
     PrefectYamlModel.model_validate(CONTENT)
     assert not unknown(CONTENT, PrefectYamlModel)
 
 
-@pytest.mark.parametrize("name", SEVEN)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_deployment_has_known_keys_a_flow_and_its_parameters(name: str) -> None:
     entry = DEPLOYMENTS[name]
     limit, schedules = entry.get("concurrency_limit") or {}, entry.get("schedules") or []
