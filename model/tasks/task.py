@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -113,8 +113,7 @@ def mean_array(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return np.asarray(mean, dtype=arrays[0].dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
+class Loss(NamedTuple):
     """Loss of a batch.
 
     Attributes:

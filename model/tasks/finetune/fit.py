@@ -19,7 +19,7 @@ from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.models import attach
 from cloze.model.families.pruned import is_layer_matrix
-from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
+from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.tasks.auxiliary import add_auxiliary, without_auxiliary
 from cloze.model.tasks.auxiliary_source import AuxiliarySource
 from cloze.model.tasks.encode import groups_of
@@ -236,8 +236,7 @@ def prepare(
         world,
         how=micro_batch.compute_options(execution, precision, world.device, engine=engine),
     )
-    if compiled:
-        compile_layers(network)
+    objective.set_compiled(compiled)
     source = source_of(
         setup.train.samples,
         batch_size=config.global_batch,

@@ -7,6 +7,7 @@ from __future__ import annotations
 import itertools
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,10 +20,11 @@ from torch.nn import functional
 from cloze.core.errors import UsageError
 from cloze.model.families.registry import FAMILIES, config_class
 from cloze.model.layers.cross_entropy import LazyLogits, _fused_rows, summed_cross_entropy
-from cloze.model.objectives import OBJECTIVES, choose, objectives, total_loss, trained_heads
+from cloze.model.objectives import OBJECTIVES, choose, objectives, trained_heads
+from tests.model.scores import score, total_loss
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
 
-MLM, NSP = (objective.score for objective in objectives(("mlm", "nsp")))
+MLM, NSP = (partial(score, objective) for objective in objectives(("mlm", "nsp")))
 
 
 def rows_of(batch: dict[str, Tensor], start: int, stop: int) -> dict[str, Tensor]:
