@@ -243,12 +243,12 @@ class RetrievalModule(PretrainModule):
         assert isinstance(module, Retriever)
         return module
 
-    def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return loss and metrics; the first batch of an interval brings new vectors into use."""
+    def forward(self, batch: Batch, counts: Tensor | None = None) -> Any:
+        """Score a batch; the first one of an interval of steps brings new vectors into use."""
         step: Any = batch.get("step")
         if step is not None and self.training:
             self._refresh(int(step) // self._options.refresh_steps)
-        return super().loss(batch, counts)
+        return super().forward(batch, counts)
 
     def _refresh(self, interval: int) -> None:
         retriever = self.retriever

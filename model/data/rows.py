@@ -266,76 +266,63 @@ class RowReader:
 
     def rows(self, copies: I64 | None) -> MaskedRows:
         """Return the rows with masks of copies `copies`, or without masks."""
-        local = self.local
+        local, info = self.local, self.info
         ids, lengths = self._lists(ID_OFFSETS, IDS, local)
         positions, replacements, counts = ids[:0], ids[:0], np.zeros(len(local), np.int64)
+        boundaries, sequences = ids[:0], None
+        self._require((lengths < 1) | (lengths > info.length), "a row whose length cannot be")
         if copies is not None:
-            first_copy = self._gather(MASK_OFFSETS, local).astype(np.int64)
+            copy = self._gather(MASK_OFFSETS, local).astype(np.int64) + copies
             self._require(
-                (copies < 0) | (first_copy + copies >= self._gather(MASK_OFFSETS, local + 1)),
+                (copies < 0) | (copy >= self._gather(MASK_OFFSETS, local + 1)),
                 "a row that lacks a mask copy",
             )
-            positions, counts = self._lists(POSITION_OFFSETS, POSITIONS, first_copy + copies)
-            replacements, replaced = self._lists(
-                REPLACEMENT_OFFSETS, REPLACEMENTS, first_copy + copies
-            )
+            positions, counts = self._lists(POSITION_OFFSETS, POSITIONS, copy)
+            replacements, replaced = self._lists(REPLACEMENT_OFFSETS, REPLACEMENTS, copy)
             self._require(replaced != counts, "a mask whose lists differ in length")
+            outside = positions >= np.repeat(lengths, counts)
+            self._require(outside, "a mask outside of its row", counts)
+        for values, of_rows in ((ids, lengths), (replacements, counts)):
+            beyond = values >= info.vocab_size
+            self._require(beyond, f"ids beyond the vocabulary of {info.vocab_size}", of_rows)
+        if info.packed:
+            boundaries, sequences = self._lists(BOUNDARY_OFFSETS, BOUNDARIES, local)
+            self._check_boundaries(boundaries.astype(np.int64), sequences, lengths)
         places = self._gather(SENTENCES, local).astype(np.int64)
-        if self.info.drawings > 1:
+        if info.drawings > 1:
             places += self._gather(DRAWINGS, local).astype(np.int64) << DRAWING_BIT
-        result = MaskedRows(
+        labels = self._gather(LABELS, local).astype(np.int64)
+        has_validity = self._sizes[VALID] > 0
+        if has_validity.any():
+            # Arrow packs eight rows into a byte of the validity bitmap, the lowest bit first.
+            indices = np.where(has_validity, self._begins[VALID] + (local >> 3), 0)
+            bits = self._gather(VALID, indices, self._borders) >> (local & 7).astype(np.uint8) & 1
+            labels[has_validity & (bits == 0)] = NO_PAIR
+        return MaskedRows(
             ids=ids,
             lengths=lengths,
             segment_start=self._gather(SEGMENT_START, local).astype(np.int64),
-            pair_labels=self._pair_labels(),
+            pair_labels=labels,
             positions=positions,
             replacements=replacements,
             counts=counts,
             documents=self._gather(DOCUMENTS, local),
             sentences=places,
-            boundaries=ids[:0],
+            boundaries=boundaries,
+            boundary_counts=sequences,
         )
-        self._check(result)
-        if self.info.packed:
-            boundaries, sequences = self._lists(BOUNDARY_OFFSETS, BOUNDARIES, local)
-            self._check_boundaries(boundaries.astype(np.int64), sequences, lengths)
-            result = replace(result, boundaries=boundaries, boundary_counts=sequences)
-        return result
 
-    def _pair_labels(self) -> I64:
-        labels = self._gather(LABELS, self.local).astype(np.int64)
-        has_validity = self._sizes[VALID] > 0
-        if has_validity.any():
-            # Arrow packs eight rows into a byte of the validity bitmap, the lowest bit first.
-            indices = np.where(has_validity, self._begins[VALID] + (self.local >> 3), 0)
-            bits = (
-                self._gather(VALID, indices, self._borders) >> (self.local & 7).astype(np.uint8) & 1
-            )
-            labels[has_validity & (bits == 0)] = NO_PAIR
-        return labels
+    def _require(self, wrong: npt.NDArray[np.bool_], what: str, counts: I64 | None = None) -> None:
+        """Raise DataError with the file of the first row for which `wrong` is true.
 
-    def _require(self, wrong: npt.NDArray[np.bool_], what: str) -> None:
-        """Raise DataError with the file of the first row for which `wrong`, bool [B], is true."""
+        Args:
+            wrong: bool [B], or [sum of counts] for the values of the rows' lists.
+        """
         if wrong.any():
-            file = self.blocks.files[
-                int(self.blocks.file_of[self.batches[int(wrong.argmax())]])
-            ].file
+            owners = np.arange(len(self.batches))
+            row = (owners if counts is None else np.repeat(owners, counts))[wrong.argmax()]
+            file = self.blocks.files[int(self.blocks.file_of[self.batches[row]])].file
             raise DataError(f"{file} is damaged (it has {what}); make the dataset again")
-
-    def _check(self, rows: MaskedRows) -> None:
-        """Raise DataError if a row has an impossible length, id or mask position."""
-        info = self.info
-        self._require(
-            (rows.lengths < 1) | (rows.lengths > info.length), "a row whose length cannot be"
-        )
-        message = f"ids beyond the vocabulary of {info.vocab_size}"
-        for values, counts in ((rows.ids, rows.lengths), (rows.replacements, rows.counts)):
-            # The maximum of all is cheap; which row has it is looked for only if there is one.
-            if int(values.max(initial=0)) >= info.vocab_size:
-                self._require(_any(values >= info.vocab_size, counts), message)
-        out_of_row = rows.positions >= np.repeat(rows.lengths, rows.counts)
-        if out_of_row.any():
-            self._require(_any(out_of_row, rows.counts), "a mask outside of its row")
 
     def _check_boundaries(self, begins: I64, sequences: I64, lengths: I64) -> None:
         self._require(sequences < 1, "a packed row without sequences")
@@ -344,10 +331,4 @@ class RowReader:
         row_starts = offsets_of(sequences)[:-1]
         is_valid[row_starts] = begins[row_starts] == 0
         is_valid &= begins < np.repeat(lengths, sequences)
-        self._require(_any(~is_valid, sequences), "boundaries that cannot be")
-
-
-def _any(values: npt.NDArray[np.bool_], counts: I64) -> npt.NDArray[np.bool_]:
-    """Return which lists contain a true value, bool [B]; `counts` are the lists' lengths."""
-    list_numbers = np.repeat(np.arange(len(counts)), counts)
-    return np.bincount(list_numbers[values], minlength=len(counts)) > 0
+        self._require(~is_valid, "boundaries that cannot be", sequences)

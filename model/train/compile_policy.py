@@ -220,11 +220,10 @@ def measure_steps(scoring: PretrainModule, plain: Batch, padded: Batch) -> StepT
             return time.perf_counter() - begin
 
     scoring.set_compiled(True)
-    first = seconds(scoring.loss, padded)
+    first = seconds(scoring, padded)
     # In alternation: a machine that becomes busy slows both kinds.
     rounds = [
-        (seconds(scoring.uncompiled, plain), seconds(scoring.loss, padded))
-        for _ in range(1 + ROUNDS)
+        (seconds(scoring.uncompiled, plain), seconds(scoring, padded)) for _ in range(1 + ROUNDS)
     ]
     fastest_plain, fastest_compiled = map(min, zip(*rounds[1:], strict=True))  # [0] allocates
     # The first compiled step compiled, and was a step itself.

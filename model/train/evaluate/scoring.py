@@ -58,8 +58,14 @@ class WeightedLosses(TrainModule):
     def _sums(self, batch: Batch) -> tuple[Sequence[tuple[Tensor, Tensor]], Any]:
         """Return each loss, summed, with its number of right answers, and the model's outputs."""
 
-    def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return loss and metrics as `TrainModule.loss`; compiled while training."""
+    @abc.abstractmethod
+    def predict(self, batch: Batch) -> Any:
+        """Return what an evaluation needs for a batch on the device."""
+
+    def forward(self, batch: Batch, counts: Tensor | None = None) -> Any:
+        """Return loss and metrics, compiled while training; without counts `predict`."""
+        if counts is None:
+            return self.predict(batch)
         return (self._compiled if self.training else self._loss)(batch, counts)
 
     def _loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,10 +162,10 @@ class PretrainModule(WeightedLosses):
             return self._loss(batch, counts)
 
     def predict(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the metrics of `loss` and finer ones, never compiled: batch shapes vary.
+        """Return the metrics of `forward` and finer ones, never compiled: batch shapes vary.
 
         Returns:
-            float64 [2, objectives] as in `loss`, and float64 [2, details]: sums and counts of the
+            float64 [2, objectives] as in `forward`; float64 [2, details], sums and counts of the
             objectives' details, named by `detail_names`.
         """
         sums, outputs = self._sums(batch)

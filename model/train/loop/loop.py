@@ -30,7 +30,6 @@ from cloze.model.train.loop.rollback import (
 )
 from cloze.model.train.loop.steps import (
     LocalRequests,
-    PreparedStep,
     StepResults,
     StepRunner,
     SyncedStep,
@@ -44,7 +43,7 @@ from cloze.model.train.monitor.profiler import Profiler
 from cloze.model.train.monitor.watchdog import ShutdownTimeEstimator, StepTimer
 from cloze.model.train.resume import state
 from cloze.model.train.resume.saving import CheckpointSaver
-from cloze.model.train.spec.interfaces import EvaluationInterrupted
+from cloze.model.train.spec.interfaces import EvaluationInterrupted, StepBatches
 from cloze.model.train.spec.progress import RunInfo, TrainerState
 from cloze.model.train.spec.schedules import ScheduleProgress
 from cloze.model.train.spec.train_spec import TrainingResult, TrainSpec
@@ -89,7 +88,7 @@ class _TrainingLoop:
         execution = build.execution
         self.training, self.world, self.stop = training, world, stop
         self.progress = TrainerState() if resumed is None else resumed.progress
-        self.triggers = StepTriggers(training, execution)
+        self.triggers, self.next_line = StepTriggers(training, execution), 0
         self.reporter = TrainingReporter(training, world, report, self._step_numbers)
         self.results = StepResults(training, world, self.reporter)
         self.source = pass_over(training.data.source, self.progress.passed)
@@ -244,11 +243,12 @@ class _TrainingLoop:
                 self.shutdown_time.observe_step(self.timer.median_step_seconds)
 
     def _step(
-        self, work: PreparedStep, synced: SyncedStep, schedule_progress: ScheduleProgress
+        self, work: StepBatches, synced: SyncedStep, schedule_progress: ScheduleProgress
     ) -> dict[str, Any] | None:
         """Run one step and return the first part of its log line, if it gets one."""
         hyperparameters, progress = self.training.hyperparameters, self.progress
-        logs = self.triggers.should_log(progress.step + 1, schedule_progress)
+        step = progress.step + 1
+        logs = step >= self.next_line and self.triggers.should_log(step, schedule_progress)
         # The engine sets it, times the `rate` of each group of parameters.
         rate = hyperparameters.learning_rate_at(schedule_progress)
         pending = self.runner.run(progress.step, work, synced, rate)
@@ -260,6 +260,7 @@ class _TrainingLoop:
         self.results.process(progress, self.source, pending, keep=keep)
         if not logs:
             return None
+        self.next_line = self.triggers.next_line(progress.step)
         record = {
             "step": progress.step,
             **self.results.window.means(self.world),
@@ -286,7 +287,7 @@ class _TrainingLoop:
             request, self.training, self.progress, self.world, self.reporter.skipped_steps
         )
         self.runner.load(checkpoint)
-        self.progress = checkpoint.progress
+        self.progress, self.next_line = checkpoint.progress, 0
         self.source = pass_over(self.training.data.source, self.progress.passed)
         self.results.restore(self.progress)
         self.saved_step = self.progress.step

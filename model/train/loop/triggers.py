@@ -63,6 +63,14 @@ class StepTriggers:
             or self.should_evaluate(step, schedule_progress)
         )
 
+    def next_line(self, step: int) -> int:
+        """Return the next step after `step` that may get a log line; none before it is asked."""
+        last = self._training.hyperparameters.duration.steps
+        if last is None:  # what tokens or seconds decide is known at the step itself
+            return step + 1
+        lines = (n for n in range(step + 1, last) if self.should_log(n, self.progress_at(n)))
+        return next(lines, last)
+
     def should_evaluate(self, step: int, schedule_progress: ScheduleProgress) -> bool:
         """Return True if the step is evaluated."""
         evaluator = self._training.evaluator

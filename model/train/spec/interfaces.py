@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from cloze.model.data.batch import move
+from cloze.model.data.batch import TokenCounts, move
 from cloze.model.layers.batch import Batch
 from cloze.model.train.spec.schedules import ScheduleProgress
 
@@ -52,11 +52,16 @@ class StepBatches:
         micro_batches: the same number on every rank.
         tokens: number of real tokens.
         by_source: of a mixture: real tokens of each dataset.
+        step, sizes, targets: filled in by the loop: number of the step, from 0; token counts for
+            the throughput; predictions of each loss.
     """
 
     micro_batches: Sequence[MicroBatch]
     tokens: int
     by_source: Sequence[int] = ()
+    step: int = 0
+    sizes: TokenCounts = field(default_factory=TokenCounts)
+    targets: Sequence[int] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,28 +138,20 @@ class TrainModule(nn.Module, abc.ABC):
         """Count the predictions of each objective on a batch, before the model runs; 0 if empty."""
 
     @abc.abstractmethod
-    def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Score a batch on the device.
+    def forward(self, batch: Batch, counts: Tensor | None = None) -> Any:
+        """Score a batch on the device, or predict it without counts.
+
+        Callers must use this method: at ZeRO stage 3 only a call of the whole module gathers its
+        weights.
 
         Args:
             counts: float [objectives], the divisor of each summed loss.
 
         Returns:
             The loss, an fp32 scalar; and without gradient, float64 [2, objectives]: each
-            objective's summed loss in nats and number of right answers.
+            objective's summed loss in nats and number of right answers. Without counts: what an
+            evaluation needs, such as the model's outputs.
         """
-
-    def predict(self, batch: Batch) -> Any:
-        """Return what an evaluation needs for a batch on the device: the model's outputs."""
-        return self.model(batch)
-
-    def forward(self, batch: Batch, counts: Tensor | None = None) -> Any:
-        """Return `loss`, or `predict` without counts.
-
-        Callers must use this method: at ZeRO stage 3 only a call of the whole module gathers its
-        weights.
-        """
-        return self.predict(batch) if counts is None else self.loss(batch, counts)
 
     def forward_backward(
         self,
