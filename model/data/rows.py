@@ -18,26 +18,8 @@ import numpy.typing as npt
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64, offsets_of, ranges
 from cloze.core.random_keys import U64
-from cloze.model.data.shard_file import (
-    BOUNDARIES,
-    BOUNDARY_OFFSETS,
-    BUFFERS,
-    DOCUMENTS,
-    DRAWINGS,
-    ID_OFFSETS,
-    IDS,
-    LABELS,
-    MASK_OFFSETS,
-    POSITION_OFFSETS,
-    POSITIONS,
-    REPLACEMENT_OFFSETS,
-    REPLACEMENTS,
-    SEGMENT_START,
-    SENTENCES,
-    VALID,
-    RecordBatch,
-    ShardFile,
-)
+from cloze.model.data import shard_file as at
+from cloze.model.data.shard_file import RecordBatch, ShardFile
 from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT
 from cloze.pipeline.dataset.schema import NO_PAIR, DatasetInfo
 
@@ -154,8 +136,8 @@ class RecordBatchIndex:
         self._number = np.concatenate(
             [np.zeros(0, np.int64), *(np.arange(count) for count in counts)]
         )
-        self.begins = np.zeros((sum(counts), BUFFERS), np.int64)
-        self.sizes = np.zeros((sum(counts), BUFFERS), np.int64)
+        self.begins = np.zeros((sum(counts), at.BUFFERS), np.int64)
+        self.sizes = np.zeros((sum(counts), at.BUFFERS), np.int64)
         self.group = np.zeros(sum(counts), np.int64)
         self._is_loaded = np.zeros(sum(counts), np.bool_)
         self.loaded: dict[int, RecordBatch] = {}
@@ -204,13 +186,15 @@ class RecordBatchIndex:
             self.find(np.array([batch]))
             record_batch = self.loaded[batch]
             rows = int(self.files[int(self.file_of[batch])].rows[self._number[batch]])
-            if record_batch.sizes[MASK_OFFSETS] > rows:
+            if record_batch.sizes[at.MASK_OFFSETS] > rows:
                 masks = int(
-                    record_batch.arrays[MASK_OFFSETS][record_batch.begins[MASK_OFFSETS] + rows]
+                    record_batch.arrays[at.MASK_OFFSETS][
+                        record_batch.begins[at.MASK_OFFSETS] + rows
+                    ]
                 )
-                count = max(0, min(masks + 1, int(record_batch.sizes[POSITION_OFFSETS])))
-                begin = int(record_batch.begins[POSITION_OFFSETS])
-                offsets = record_batch.arrays[POSITION_OFFSETS][begin : begin + count]
+                count = max(0, min(masks + 1, int(record_batch.sizes[at.POSITION_OFFSETS])))
+                begin = int(record_batch.begins[at.POSITION_OFFSETS])
+                offsets = record_batch.arrays[at.POSITION_OFFSETS][begin : begin + count]
                 maximum = max(maximum, int(np.diff(offsets).max(initial=0)))
         return maximum
 
@@ -267,18 +251,18 @@ class RowReader:
     def rows(self, copies: I64 | None) -> MaskedRows:
         """Return the rows with masks of copies `copies`, or without masks."""
         local, info = self.local, self.info
-        ids, lengths = self._lists(ID_OFFSETS, IDS, local)
+        ids, lengths = self._lists(at.ID_OFFSETS, at.IDS, local)
         positions, replacements, counts = ids[:0], ids[:0], np.zeros(len(local), np.int64)
         boundaries, sequences = ids[:0], None
         self._require((lengths < 1) | (lengths > info.length), "a row whose length cannot be")
         if copies is not None:
-            copy = self._gather(MASK_OFFSETS, local).astype(np.int64) + copies
+            copy = self._gather(at.MASK_OFFSETS, local).astype(np.int64) + copies
             self._require(
-                (copies < 0) | (copy >= self._gather(MASK_OFFSETS, local + 1)),
+                (copies < 0) | (copy >= self._gather(at.MASK_OFFSETS, local + 1)),
                 "a row that lacks a mask copy",
             )
-            positions, counts = self._lists(POSITION_OFFSETS, POSITIONS, copy)
-            replacements, replaced = self._lists(REPLACEMENT_OFFSETS, REPLACEMENTS, copy)
+            positions, counts = self._lists(at.POSITION_OFFSETS, at.POSITIONS, copy)
+            replacements, replaced = self._lists(at.REPLACEMENT_OFFSETS, at.REPLACEMENTS, copy)
             self._require(replaced != counts, "a mask whose lists differ in length")
             outside = positions >= np.repeat(lengths, counts)
             self._require(outside, "a mask outside of its row", counts)
@@ -286,27 +270,29 @@ class RowReader:
             beyond = values >= info.vocab_size
             self._require(beyond, f"ids beyond the vocabulary of {info.vocab_size}", of_rows)
         if info.packed:
-            boundaries, sequences = self._lists(BOUNDARY_OFFSETS, BOUNDARIES, local)
+            boundaries, sequences = self._lists(at.BOUNDARY_OFFSETS, at.BOUNDARIES, local)
             self._check_boundaries(boundaries.astype(np.int64), sequences, lengths)
-        places = self._gather(SENTENCES, local).astype(np.int64)
+        places = self._gather(at.SENTENCES, local).astype(np.int64)
         if info.drawings > 1:
-            places += self._gather(DRAWINGS, local).astype(np.int64) << DRAWING_BIT
-        labels = self._gather(LABELS, local).astype(np.int64)
-        has_validity = self._sizes[VALID] > 0
+            places += self._gather(at.DRAWINGS, local).astype(np.int64) << DRAWING_BIT
+        labels = self._gather(at.LABELS, local).astype(np.int64)
+        has_validity = self._sizes[at.VALID] > 0
         if has_validity.any():
             # Arrow packs eight rows into a byte of the validity bitmap, the lowest bit first.
-            indices = np.where(has_validity, self._begins[VALID] + (local >> 3), 0)
-            bits = self._gather(VALID, indices, self._borders) >> (local & 7).astype(np.uint8) & 1
+            indices = np.where(has_validity, self._begins[at.VALID] + (local >> 3), 0)
+            bits = (
+                self._gather(at.VALID, indices, self._borders) >> (local & 7).astype(np.uint8) & 1
+            )
             labels[has_validity & (bits == 0)] = NO_PAIR
         return MaskedRows(
             ids=ids,
             lengths=lengths,
-            segment_start=self._gather(SEGMENT_START, local).astype(np.int64),
+            segment_start=self._gather(at.SEGMENT_START, local).astype(np.int64),
             pair_labels=labels,
             positions=positions,
             replacements=replacements,
             counts=counts,
-            documents=self._gather(DOCUMENTS, local),
+            documents=self._gather(at.DOCUMENTS, local),
             sentences=places,
             boundaries=boundaries,
             boundary_counts=sequences,

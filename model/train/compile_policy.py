@@ -28,7 +28,7 @@ from cloze.core.errors import UsageError
 from cloze.core.humanize import format_duration
 from cloze.model.data.batch import BIDIRECTIONAL, AttentionModes
 from cloze.model.data.layouts import WORTH
-from cloze.model.data.shards import RowTable
+from cloze.model.data.mixture import RowTable
 from cloze.model.families.config import ModelConfig
 from cloze.model.layers.batch import Batch
 from cloze.model.train.plan.estimates import active_parameters, operations

@@ -44,7 +44,9 @@ def losses(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.grad_clip)
         for group in optimizer.param_groups:
-            group["lr"] = settled.learning_rate_at(settled.duration.progress_at(step, 0, 0, (0, 0)))
+            group["lr"] = settled.learning_rates_at(
+                settled.duration.progress_at(step, 0, 0, (0, 0))
+            )["learning_rate"]
         optimizer.step()
         optimizer.zero_grad()
         found.append(float(loss.detach()))

@@ -250,7 +250,9 @@ class _TrainingLoop:
         step = progress.step + 1
         logs = step >= self.next_line and self.triggers.should_log(step, schedule_progress)
         # The engine sets it, times the `rate` of each group of parameters.
-        rate = hyperparameters.learning_rate_at(schedule_progress)
+        rate = hyperparameters.learning_rate * hyperparameters.schedule.factor(
+            schedule_progress.done, schedule_progress.total, schedule_progress.step_size
+        )
         pending = self.runner.run(progress.step, work, synced, rate)
         progress.step, progress.tokens = progress.step + 1, progress.tokens + synced.tokens
         if synced.by_source:  # of a mixture

@@ -86,22 +86,18 @@ class TrainingHyperparameters:
 
     def learning_rates_at(self, schedule_progress: ScheduleProgress) -> dict[str, float]:
         """Return the logged rates: `learning_rate`, and those of roles that differ from it."""
-        rate = self.learning_rate_at(schedule_progress)
+        done, total, size = (
+            schedule_progress.done,
+            schedule_progress.total,
+            schedule_progress.step_size,
+        )
+        rate = self.learning_rate * self.schedule.factor(done, total, size)
         role_rates = {
             f"learning_rate_{role}": rate * multiplier
             for role, multiplier in self.rates.items()
             if multiplier != 1
         }
         return {"learning_rate": rate, **role_rates}
-
-    def learning_rate_at(self, schedule_progress: ScheduleProgress) -> float:
-        """Return the learning rate of the step at this schedule progress.
-
-        The loop gives it to `Engine.step`, which sets it times the `rate` of each group.
-        """
-        return self.learning_rate * self.schedule.factor(
-            schedule_progress.done, schedule_progress.total, schedule_progress.step_size
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
