@@ -32,7 +32,6 @@ from cloze.model.train.loop.steps import (
     LocalRequests,
     StepResults,
     StepRunner,
-    SyncedStep,
     prepare,
     sync_steps,
 )
@@ -211,23 +210,23 @@ class _TrainingLoop:
         with Prefetch(prepare(self.training, self.source, self.world, progress.step)) as prepared:
             self.throughput.begin()
             self.timer.begin(progress.step + 1)
-            for work, synced in sync_steps(self.timer.wait_for(prepared), self.world, requests):
-                if synced.stop:
+            for work in sync_steps(self.timer.wait_for(prepared), self.world, requests):
+                if work.stop:
                     self._stop()
                 # A save among skipped steps could prune the checkpoint that a rollback needs.
-                if synced.save and not progress.skipped_in_a_row:
+                if work.save and not progress.skipped_in_a_row:
                     self._save()
-                if synced.last and not progress.budget:
-                    progress.budget = [progress.step, synced.last]
+                if work.last and not progress.budget:
+                    progress.budget = [progress.step, work.last]
                 schedule_progress = duration.progress_at(
-                    progress.step, progress.tokens, synced.tokens, progress.budget
+                    progress.step, progress.tokens, work.tokens, progress.budget
                 )
                 with pulse.phase(RankPhase.COMPUTING):
-                    record = self._step(work, synced, schedule_progress)
-                if self.triggers.should_keep(progress, synced.tokens, schedule_progress):
+                    record = self._step(work, schedule_progress)
+                if self.triggers.should_keep(progress, work.tokens, schedule_progress):
                     progress.kept.append(progress.step)
-                self.throughput.step(synced.tokens, work.sizes)
-                self.cost.add(synced.tokens, synced.by_source, work.sizes)
+                self.throughput.step(work.tokens, work.sizes)
+                self.cost.add(work.tokens, work.by_source, work.sizes)
                 if record is None:
                     self.reporter.report_progress_throttled()
                 else:
@@ -243,7 +242,7 @@ class _TrainingLoop:
                 self.shutdown_time.observe_step(self.timer.median_step_seconds)
 
     def _step(
-        self, work: StepBatches, synced: SyncedStep, schedule_progress: ScheduleProgress
+        self, work: StepBatches, schedule_progress: ScheduleProgress
     ) -> dict[str, Any] | None:
         """Run one step and return the first part of its log line, if it gets one."""
         hyperparameters, progress = self.training.hyperparameters, self.progress
@@ -253,11 +252,11 @@ class _TrainingLoop:
         rate = hyperparameters.learning_rate * hyperparameters.schedule.factor(
             schedule_progress.done, schedule_progress.total, schedule_progress.step_size
         )
-        pending = self.runner.run(progress.step, work, synced, rate)
-        progress.step, progress.tokens = progress.step + 1, progress.tokens + synced.tokens
-        if synced.by_source:  # of a mixture
-            before = progress.by_source or [0] * len(synced.by_source)
-            progress.by_source = [sum(pair) for pair in zip(before, synced.by_source, strict=True)]
+        pending = self.runner.run(work, rate)
+        progress.step, progress.tokens = progress.step + 1, progress.tokens + work.tokens
+        if work.by_source:  # of a mixture
+            before = progress.by_source or [0] * len(work.by_source)
+            progress.by_source = [sum(pair) for pair in zip(before, work.by_source, strict=True)]
         keep = 0 if logs or self.world.device.type == "cpu" else 1  # a GPU still computes
         self.results.process(progress, self.source, pending, keep=keep)
         if not logs:

@@ -38,23 +38,6 @@ from cloze.model.train.spec.train_spec import TrainSpec
 
 
 @dataclass(frozen=True, slots=True)
-class SyncedStep:
-    """The values of a step that all ranks agree on: requests, and sums of `StepBatches`.
-
-    Attributes:
-        stop, save: True to stop or save before the step.
-        last: number of the last step that rank 0 has fixed; 0: none.
-    """
-
-    stop: bool
-    save: bool
-    last: int
-    tokens: int
-    counts: list[int]
-    by_source: list[int]
-
-
-@dataclass(frozen=True, slots=True)
 class LocalRequests:
     """Requests of this rank, polled once per step.
 
@@ -97,42 +80,44 @@ def prepare(
 
 def sync_steps(
     steps: Iterable[StepBatches], world: World, requests: LocalRequests
-) -> Iterator[tuple[StepBatches, SyncedStep]]:
-    """Yield each step with the values that the ranks agree on.
+) -> Iterator[StepBatches]:
+    """Yield each step with the requests and sums that the ranks agree on.
 
     A single process polls its requests just before the step. Several ranks send the next step's
     message before they run the current step, so requests take effect one step later.
     """
-    if world.size == 1:
-        for step in steps:
-            yield step, _begin(step, world, requests)()
-            if requests.over():
-                return
-        return
-    pending: tuple[StepBatches, Callable[[], SyncedStep]] | None = None
+    pending: Callable[[], StepBatches] | None = None
     for step in steps:
-        started = step, _begin(step, world, requests)
-        if pending is not None:
-            yield pending[0], pending[1]()
+        agreed = _begin(step, world, requests)
+        if world.size > 1:
+            pending, agreed = agreed, pending
+        if agreed is not None:
+            yield agreed()
             if requests.over():
-                started[1]()  # completes the collective that is already started
+                if pending is not None:
+                    pending()  # completes the collective that is already started
                 return
-        pending = started
     if pending is not None:
-        yield pending[0], pending[1]()
+        yield pending()
 
 
-def _begin(step: StepBatches, world: World, requests: LocalRequests) -> Callable[[], SyncedStep]:
+def _begin(step: StepBatches, world: World, requests: LocalRequests) -> Callable[[], StepBatches]:
     last = requests.fix(step.step) if world.is_rank_zero else 0
     # One message for all: only rank 0 sets `save` and `last`, so their sums are its values.
     flags = [int(requests.stop()), int(world.is_rank_zero and requests.save()), last]
-    tokens, by_source = step.tokens, step.by_source
-    sums = world.all_reduce_sum_async([*flags, tokens, *by_source, *step.targets])
+    sums = world.all_reduce_sum_async([*flags, step.tokens, *step.by_source, *step.targets])
 
-    def agreed() -> SyncedStep:
-        stop, save, last, all_tokens, *others = sums()
-        sources, counts = others[: len(by_source)], others[len(by_source) :]
-        return SyncedStep(bool(stop), bool(save), last, all_tokens, counts, sources)
+    def agreed() -> StepBatches:
+        (stop, save, last, tokens, *others), sources = sums(), len(step.by_source)
+        return replace(
+            step,
+            stop=bool(stop),
+            save=bool(save),
+            last=last,
+            tokens=tokens,
+            by_source=others[:sources],
+            targets=others[sources:],
+        )
 
     return agreed
 
@@ -186,15 +171,15 @@ class StepRunner:
         """Return the state of the loss scale for a checkpoint; empty: no scaling."""
         return [] if self.engine.loss_scaler is None else self.engine.loss_scaler.state()
 
-    def run(self, step: int, work: StepBatches, synced: SyncedStep, rate: float) -> PendingStep:
-        """Run step `step` (from 0)."""
-        hyperparameters, device = self._hyperparameters, self._device
+    def run(self, work: StepBatches, rate: float) -> PendingStep:
+        """Run a step that the ranks agree on."""
+        hyperparameters, device, step = self._hyperparameters, self._device, work.step
         # On the device, where losses are divided by them: the host waits for nothing.
         # At least 1: an objective without targets in this step has the loss 0, not 0 / 0.
-        counts = torch.from_numpy(np.maximum(1, synced.counts).astype(np.float32))
+        counts = torch.from_numpy(np.maximum(1, work.targets).astype(np.float32))
         if device.type != "cpu":
             counts = counts.pin_memory().to(device, non_blocking=True)
-        figures = torch.zeros(2, len(synced.counts), dtype=torch.float64, device=device)
+        figures = torch.zeros(2, len(work.targets), dtype=torch.float64, device=device)
         micro_batches = work.micro_batches
         for number, item in enumerate(micro_batches):
             # By sample and step, so that dropout does not depend on ranks, splits or a resume.

@@ -46,14 +46,17 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class StepBatches:
-    """A step on one rank.
+    """A step on one rank; the loop fills in what has a default, and then sums over ranks.
 
     Attributes:
         micro_batches: the same number on every rank.
-        tokens: number of real tokens.
-        by_source: of a mixture: real tokens of each dataset.
-        step, sizes, targets: filled in by the loop: number of the step, from 0; token counts for
-            the throughput; predictions of each loss.
+        tokens: number of real tokens; then of all ranks.
+        by_source: of a mixture: real tokens of each dataset; then of all ranks.
+        step: number of the step, from 0.
+        sizes: token counts of this rank, for the throughput.
+        targets: predictions of each loss; then of all ranks.
+        stop, save: True to stop or save before the step.
+        last: number of the last step that rank 0 has fixed; 0: none.
     """
 
     micro_batches: Sequence[MicroBatch]
@@ -62,6 +65,9 @@ class StepBatches:
     step: int = 0
     sizes: TokenCounts = field(default_factory=TokenCounts)
     targets: Sequence[int] = ()
+    stop: bool = False
+    save: bool = False
+    last: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
