@@ -16,8 +16,7 @@ from torch import Tensor
 
 from cloze.core.ragged import I64
 from cloze.model.data.layouts import MULTIPLE, LayoutKind, Sequences, make_layout
-from cloze.model.data.rows import MaskedRows
-from cloze.model.data.transforms import RowTransform
+from cloze.model.data.rows import MaskedRows, RowTransform
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.layers.unpadded import UnpaddedLayout
 from cloze.pipeline.dataset.masking.candidates import SENTENCES

@@ -8,9 +8,9 @@ outside its own values is read.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from cloze.core.ragged import I64, offsets_of, ranges
 from cloze.core.random_keys import U64
 from cloze.model.data import shard_file as at
 from cloze.model.data.shard_file import RecordBatch, ShardFile
+from cloze.model.layers.batch import Batch
 from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT
 from cloze.pipeline.dataset.schema import NO_PAIR, DatasetInfo
 
@@ -110,6 +111,26 @@ _LISTS = {
     "boundary_counts": ("boundaries",),
 }
 _NUMBERS = ("segment_start", "pair_labels", "documents", "sentences")
+
+
+class RowTransform(Protocol):
+    """Collation of an objective that does not read masked rows as they are stored."""
+
+    def collate(
+        self, rows: MaskedRows, samples: I64, plain: Callable[[MaskedRows], Batch]
+    ) -> Batch:
+        """Return the batch of B rows.
+
+        Args:
+            samples: int64 [B], sample numbers of the rows in the run. What is drawn depends on
+                them and a seed alone, so resuming is exact and ranks agree.
+            plain: collates rows as they are stored.
+        """
+        ...
+
+    def empty(self, batch: Batch) -> Batch:
+        """Return a batch of padding with the fields that `collate` adds."""
+        ...
 
 
 # Index of a split's record batches, filled on demand.

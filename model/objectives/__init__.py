@@ -19,7 +19,7 @@ from cloze.model.families.config import HEAD_OF, prediction_objectives
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cloze.model.data.transforms import RowTransform
+    from cloze.model.data.rows import RowTransform
     from cloze.model.families.config import ModelConfig
     from cloze.model.layers.batch import Batch
     from cloze.model.objectives.distill_options import DistillOptions

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -194,6 +195,28 @@ def source_of(
         for own_seed, group in zip(seeds, groups, strict=True)
     ]
     return MultiTaskSource(sources, [len(group) for group in groups], power, seed)
+
+
+@dataclass(frozen=True, slots=True)
+class AuxiliarySource:
+    """Batches of a task with the masks of an auxiliary objective."""
+
+    source: EpochSource | MultiTaskSource
+    auxiliary: Auxiliary
+
+    def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
+        work = self.source.step_batches(step, rank, world_size)
+        masked = [
+            replace(item, batch=self.auxiliary.inputs(item.batch, step))
+            for item in work.micro_batches
+        ]
+        return replace(work, micro_batches=masked)
+
+    def samples(self, steps: int) -> int:
+        return self.source.samples(steps)
+
+    def row_ids(self, step: int) -> dict[str, list[int]]:
+        return self.source.row_ids(step)
 
 
 # The trained module.

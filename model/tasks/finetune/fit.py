@@ -21,12 +21,11 @@ from cloze.model.families.models import attach
 from cloze.model.families.pruned import is_layer_matrix
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.tasks.auxiliary import add_auxiliary, without_auxiliary
-from cloze.model.tasks.auxiliary_source import AuxiliarySource
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.config import FinetuneConfig
 from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, trained_network
 from cloze.model.tasks.predict import DevEvaluator, predict_split
-from cloze.model.tasks.source import TaskObjective, source_of
+from cloze.model.tasks.source import AuxiliarySource, TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Split, Task, TaskMetadata
 from cloze.model.tasks.teacher import TaskTeacher
