@@ -12,15 +12,13 @@ other values that can be pinned and moved.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
-from cloze.model.data.batch import TokenCounts, move
+from cloze.model.data.batch import TokenCounts
 from cloze.model.layers.batch import Batch
 from cloze.model.train.spec.schedules import ScheduleProgress
 
@@ -158,37 +156,6 @@ class TrainModule(nn.Module, abc.ABC):
             objective's summed loss in nats and number of right answers. Without counts: what an
             evaluation needs, such as the model's outputs.
         """
-
-    def forward_backward(
-        self,
-        batch: Batch,
-        device: torch.device,
-        loss: Callable[[Batch, Tensor], tuple[Tensor, Tensor]] | None = None,
-    ) -> None:
-        """Run one forward and backward pass outside of a training, see `leaving_no_trace`.
-
-        Args:
-            batch: on the CPU.
-            loss: None: the module's own.
-        """
-        counts = torch.ones(len(self.names), device=device)
-        total, _ = (loss or self)(move(batch, device), counts)
-        total.backward()
-
-
-@contextmanager
-def leaving_no_trace(module: TrainModule, device: torch.device) -> Iterator[None]:
-    """Put the module on the device in training mode; at the end of the block, clear gradients.
-
-    The training's random numbers are the same as without the block.
-    """
-    module.to(device).train()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        try:
-            yield
-        finally:
-            for parameter in module.parameters():
-                parameter.grad = None
 
 
 class Evaluator(Protocol):
