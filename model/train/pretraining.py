@@ -85,7 +85,7 @@ def _outcome(
         "first_loss": progress.first_loss,
         **{name: last_record.get(name) for name in HELDOUT_METRICS},
         **{name: value for name, value in last_record.items() if name.startswith("heldout_")},
-        "heldout_rows": _scored(setup, progress.step),
+        "heldout_rows": setup.measure.schedule(progress.step - start_position.step).last,
         "best_heldout": progress.best,
         **_baselines(setup),
         **finished.session,
@@ -132,11 +132,6 @@ def _outcome(
         summary=summary,
         written=state.written_hashes(training.path, map(state.step_path, steps)),
     )
-
-
-def _scored(setup: PretrainSetup, steps: int) -> int:
-    """Return the number of held-out rows of the last evaluation."""
-    return setup.measure.schedule(steps - setup.training.data.start_position.step).last
 
 
 def _baselines(setup: PretrainSetup) -> dict[str, Any]:

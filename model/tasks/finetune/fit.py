@@ -304,11 +304,9 @@ def keep_zeros(network: nn.Module, optimizer: str, engine: EngineConfig) -> None
     for name, weight in network.named_parameters():
         if is_layer_matrix(name, weight) and not bool(weight.all()):
             mask = weight.detach() != 0
-            weight.register_hook(partial(_masked, mask))  # type: ignore[no-untyped-call]
-
-
-def _masked(mask: Tensor, gradient: Tensor) -> Tensor:
-    return gradient * mask.to(gradient.device)
+            weight.register_hook(  # type: ignore[no-untyped-call]
+                lambda gradient, mask=mask: gradient * mask.to(gradient.device)
+            )
 
 
 def _flops_per_token(setup: FinetuneSetup, attended: float) -> float:
