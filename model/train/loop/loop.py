@@ -247,7 +247,9 @@ class _TrainingLoop:
         """Run one step and return the first part of its log line, if it gets one."""
         hyperparameters, progress = self.training.hyperparameters, self.progress
         step = progress.step + 1
-        logs = step >= self.next_line and self.triggers.should_log(step, schedule_progress)
+        if asked := step >= self.next_line:
+            self.next_line = self.triggers.next_line(step)
+        logs = asked and self.triggers.should_log(step, schedule_progress)
         # The engine sets it, times the `rate` of each group of parameters.
         rate = hyperparameters.learning_rate * hyperparameters.schedule.factor(
             schedule_progress.done, schedule_progress.total, schedule_progress.step_size
@@ -261,7 +263,6 @@ class _TrainingLoop:
         self.results.process(progress, self.source, pending, keep=keep)
         if not logs:
             return None
-        self.next_line = self.triggers.next_line(progress.step)
         record = {
             "step": progress.step,
             **self.results.window.means(self.world),

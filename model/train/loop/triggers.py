@@ -15,6 +15,7 @@ from cloze.model.train.spec.schedules import ROUNDING, ScheduleProgress
 from cloze.model.train.spec.train_spec import TrainSpec
 
 SAVE_SECONDS = 600.0  # between checkpoints, without `checkpoint_every`
+AHEAD = 1000  # steps among which the next log line is looked for
 LINES = 100  # log lines of a training with an unknown number of steps
 
 
@@ -68,8 +69,10 @@ class StepTriggers:
         last = self._training.hyperparameters.duration.steps
         if last is None:  # what tokens or seconds decide is known at the step itself
             return step + 1
-        lines = (n for n in range(step + 1, last) if self.should_log(n, self.progress_at(n)))
-        return next(lines, last)
+        # A few steps at a time: a line may be as far away as the training is long.
+        end = min(last, step + AHEAD)
+        lines = (n for n in range(step + 1, end) if self.should_log(n, self.progress_at(n)))
+        return next(lines, max(end, step + 1))
 
     def should_evaluate(self, step: int, schedule_progress: ScheduleProgress) -> bool:
         """Return True if the step is evaluated."""
