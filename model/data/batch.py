@@ -275,7 +275,7 @@ class Prefetch(Generic[Item]):
         self._thread.start()
 
     def _fill(self, items: Iterator[Item]) -> None:
-        more, item = True, None
+        more, item = True, cast(Any, None)
         while more:
             self._room.acquire()
             if self._closed:

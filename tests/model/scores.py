@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,8 @@ from cloze.model.objectives import Objective
 from cloze.model.train.evaluate.scoring import WeightedLosses
 
 
-class Score(NamedTuple):
+@dataclass(frozen=True)
+class Score:
     """An objective's summed loss, with the number of right answers and of predictions."""
 
     total: Tensor
@@ -28,7 +30,7 @@ class _Given(WeightedLosses):
     """Losses that are known, for a training module without a network."""
 
     def _sums(self, batch: Any) -> tuple[Sequence[tuple[Tensor, Tensor]], Any]:
-        return batch["scores"], None
+        return [(item.total, item.correct) for item in batch["scores"]], None
 
     def predict(self, batch: Any) -> Any:
         return batch
@@ -43,4 +45,5 @@ def total_loss(scores: Sequence[Score], counts: Sequence[Tensor] | None = None) 
     module = _Given(nn.Identity(), names, [1.0] * len(names), "fp32")
     own = [item.count for item in scores] if counts is None else counts
     batch: Any = {"scores": scores}
-    return module(batch, torch.stack([torch.as_tensor(count) for count in own]))[0]
+    loss: Tensor = module(batch, torch.stack([torch.as_tensor(count) for count in own]))[0]
+    return loss
