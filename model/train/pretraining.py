@@ -106,7 +106,7 @@ def _outcome(
         "optimizer": training.hyperparameters.optimizer,
         "learning_rate": training.hyperparameters.learning_rate,
         "parameters": setup.parameters,
-        "vocab_size": training.checkpoints.metadata.model.vocab_size,
+        "vocab_size": training.checkpoints.metadata["model"].vocab_size,
         "peak_flops": None
         if training.logging.mfu_meter is None
         else training.logging.mfu_meter.peak,
@@ -137,7 +137,7 @@ def _outcome(
 def _baselines(setup: PretrainSetup) -> dict[str, Any]:
     """Return the losses of context-free guessing of masked tokens, or of a decoder's targets."""
     baselines: dict[str, Any] = {"unigram_entropy": None}
-    model = setup.training.checkpoints.metadata.model
+    model = setup.training.checkpoints.metadata["model"]
     if "mlm" in setup.scoring.names or model.is_encoder_decoder:
         training_rows = target_count_rows(setup.heldout, setup.source.shards)
         baselines |= unigram_baselines(training_rows, setup.heldout, model.vocab_size)

@@ -44,7 +44,6 @@ from cloze.model.train.resume import state
 from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
 from cloze.model.train.spec.schedules import Schedule, StepDuration
 from cloze.model.train.spec.train_spec import (
-    CheckpointMetadata,
     CheckpointSpec,
     DataSpec,
     ExecutionSpec,
@@ -103,9 +102,9 @@ class FinetuneSetup:
         return replace(self, task=task, metadata=metadata)
 
     @property
-    def saved(self) -> CheckpointMetadata:
+    def saved(self) -> checkpoint.Metadata:
         """Metadata of the checkpoints."""
-        return CheckpointMetadata(
+        return checkpoint.Metadata(
             model=self.start.model,
             heads=self.task.heads(self.metadata),
             tokenizer=self.start.tokenizer,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloze.model.families.config import ModelConfig
+from cloze.model import checkpoint
 from cloze.model.train.precision import Precision
 from cloze.model.train.spec.engine_choice import EngineConfig
 from cloze.model.train.spec.interfaces import (
@@ -21,19 +21,6 @@ from cloze.model.train.spec.mixture import MixtureCounter
 from cloze.model.train.spec.progress import TrainerState
 from cloze.model.train.spec.schedules import Duration, Schedule, ScheduleProgress
 from cloze.model.train.throughput import MfuMeter
-from cloze.pipeline.dataset.schema import DatasetInfo
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointMetadata:
-    """Contents of a checkpoint besides the weights; see `cloze.model.checkpoint.save_weights`."""
-
-    model: ModelConfig
-    heads: Mapping[str, Any]
-    tokenizer: str
-    task: Mapping[str, Any] | None = None
-    dataset: DatasetInfo | None = None
-    untrained: Sequence[str] = ()
 
 
 def constant_rate(name: str) -> float:
@@ -147,7 +134,7 @@ class CheckpointSpec:
         keep_best: True to save and keep the checkpoint of the best evaluated step.
     """
 
-    metadata: CheckpointMetadata
+    metadata: checkpoint.Metadata
     milestones: frozenset[int] = frozenset()
     milestone_tokens: Mapping[int, float] = field(default_factory=dict)
     keep_for_merge: int = 1
