@@ -100,7 +100,6 @@ class TeacherLosses:
     """The losses of one student against its teacher.
 
     Attributes:
-        options: weights of the losses.
         objectives: objectives that compare states.
         comparison: runs student and teacher.
     """

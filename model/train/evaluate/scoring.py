@@ -106,7 +106,6 @@ class PretrainModule(WeightedLosses):
     Args:
         compiled: True to use torch.compile: on a CPU for the whole step, with batches of one fixed
             shape; on other devices for each layer, with batches of any shape.
-        device_type: device type to compile for.
         weights: objective name -> weight in the loss. Default: 1.
         teacher: adds its outputs for a batch to the model's.
         comparison: runs both networks, and records the states that objectives compare.

@@ -223,8 +223,6 @@ def initial_model(
     Args:
         requested: model of the config; None: the checkpoint's, or BERT-base without a checkpoint.
         path: a checkpoint, or None.
-        info: metadata of the dataset.
-        pieces: tokenizer directory of the dataset.
         teacher: gives a student without a checkpoint its initial weights.
 
     Raises:
