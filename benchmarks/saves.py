@@ -32,6 +32,7 @@ import numpy as np
 import torch
 
 from cloze.core.stages.execution import Execution
+from cloze.model import checkpoint
 from cloze.model.data.batch import collate
 from cloze.model.data.sampler import Sampler
 from cloze.model.data.shards import ShardedRows
@@ -47,7 +48,6 @@ from cloze.model.train.setup import hyperparameters, step_duration
 from cloze.model.train.spec.engine_choice import EngineConfig
 from cloze.model.train.spec.interfaces import START
 from cloze.model.train.spec.progress import RunInfo, TrainerState
-from cloze.model.train.spec.train_spec import CheckpointMetadata
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import start
 
@@ -95,7 +95,7 @@ def steps(values: dict[str, Any], world: World, dataset: str) -> tuple[Any, Any,
     return (
         engine,
         step,
-        CheckpointMetadata(model=model, heads=dict(model.heads), tokenizer=f"{dataset}/tokenizer"),
+        checkpoint.Metadata(model=model, heads=dict(model.heads), tokenizer=f"{dataset}/tokenizer"),
     )
 
 

@@ -106,7 +106,7 @@ def importance(
             gates.values = [
                 torch.ones(rows, heads, device=device, requires_grad=True) for heads in gates.heads
             ]
-            loss, _ = objective.loss(batch, torch.ones(2, device=device))
+            loss, _ = objective(batch, torch.ones(2, device=device))
             for total, gradient in zip(
                 totals, torch.autograd.grad(loss, gates.values), strict=True
             ):
@@ -143,7 +143,7 @@ def learned_gates(
                 noise = noise.clamp(1e-6, 1 - 1e-6).logit()
                 soft = ((odds + noise) / TEMPERATURE).sigmoid() * (HIGH - LOW) + LOW
                 gates.values = list(torch.split(soft.clamp(0, 1), gates.heads))
-                task_loss, _ = objective.loss(batch, torch.full((2,), len(indices), device=device))
+                task_loss, _ = objective(batch, torch.full((2,), len(indices), device=device))
                 is_open = (odds - TEMPERATURE * math.log(-LOW / HIGH)).sigmoid().mean()
                 total_loss = task_loss + PENALTY * (is_open - share).square()
                 (gradient,) = torch.autograd.grad(total_loss, odds)

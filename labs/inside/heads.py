@@ -29,7 +29,7 @@ from cloze.labs.inside.head_statistics import (
 )
 from cloze.labs.inside.stages import HeadsConfig
 from cloze.model.data.batch import collate
-from cloze.model.data.shards import RowTable
+from cloze.model.data.mixture import RowTable
 from cloze.model.layers.layout import PaddedLayout
 from cloze.model.tasks.encode import CPU_POSITIONS, TextSamples, encode, framed
 from cloze.model.tasks.files import METRICS_FILE, write_json

@@ -48,7 +48,6 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import load_backbone
 from cloze.model.families.pretraining import BiEncoder
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
-from cloze.model.objectives import LossSum
 from cloze.model.objectives.losses import MLM
 from cloze.model.tasks.options import TEMPERATURE
 from cloze.model.train.config import PretrainConfig
@@ -244,12 +243,12 @@ class RetrievalModule(PretrainModule):
         assert isinstance(module, Retriever)
         return module
 
-    def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return loss and metrics; the first batch of an interval brings new vectors into use."""
+    def forward(self, batch: Batch, counts: Tensor | None = None) -> Any:
+        """Score a batch; the first one of an interval of steps brings new vectors into use."""
         step: Any = batch.get("step")
         if step is not None and self.training:
             self._refresh(int(step) // self._options.refresh_steps)
-        return super().loss(batch, counts)
+        return super().forward(batch, counts)
 
     def _refresh(self, interval: int) -> None:
         retriever = self.retriever
@@ -320,12 +319,12 @@ class RetrievalModule(PretrainModule):
         best = scores.topk(min(self._options.passages, len(vectors)), dim=1)
         return best.indices.masked_fill(best.values.isinf(), len(vectors))
 
-    def _sums(self, batch: Batch) -> tuple[list[LossSum], dict[str, Any]]:
+    def _sums(self, batch: Batch) -> tuple[list[tuple[Tensor, Tensor]], dict[str, Any]]:
         """Return the marginal loss, and as outputs sums and counts for held-out metrics."""
         with autocast(self.precision, batch["input_ids"].device.type):
             return self._marginal(batch)
 
-    def _marginal(self, batch: Batch) -> tuple[list[LossSum], dict[str, Any]]:
+    def _marginal(self, batch: Batch) -> tuple[list[tuple[Tensor, Tensor]], dict[str, Any]]:
         passages, ids = self.retrieval.passages, batch["input_ids"]
         passages.to(ids.device)
         real = batch["attention_mask"].clone()
@@ -369,7 +368,7 @@ class RetrievalModule(PretrainModule):
                 "null_share": (share, has_target.sum()),
             }
         correct = ((guess == labels) & is_target).sum()
-        return [LossSum(name="mlm", total=-marginal.sum(), count=targets, correct=correct)], details
+        return [(-marginal.sum(), correct)], details
 
     def _candidates(
         self, batch: Mapping[str, Any], questions: Tensor, lengths: Tensor, is_target: Tensor

@@ -5,7 +5,6 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar, cast
@@ -17,8 +16,7 @@ from torch import Tensor
 
 from cloze.core.ragged import I64
 from cloze.model.data.layouts import MULTIPLE, LayoutKind, Sequences, make_layout
-from cloze.model.data.rows import MaskedRows
-from cloze.model.data.transforms import RowTransform
+from cloze.model.data.rows import MaskedRows, RowTransform
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.layers.unpadded import UnpaddedLayout
 from cloze.pipeline.dataset.masking.candidates import SENTENCES
@@ -254,7 +252,6 @@ def empty_batch(*, pad: int, directions: AttentionModes = BIDIRECTIONAL) -> Batc
 # Prefetching: while the model computes, a thread reads, collates and pins the next batches.
 
 Item = TypeVar("Item")
-_POLL_SECONDS = 0.1
 
 
 def prefetch_batches(batches: Iterable[AnyBatch], device: torch.device) -> Prefetch[AnyBatch]:
@@ -269,46 +266,40 @@ class Prefetch(Generic[Item]):
     """
 
     def __init__(self, source: Iterable[Item], depth: int = 4) -> None:
-        self._queue: queue.Queue[tuple[bool, Item | BaseException | None]] = queue.Queue(
-            maxsize=depth
-        )
-        self._closed = threading.Event()
+        self._read: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+        self._room, self._closed = threading.Semaphore(depth), False
+        # A daemon: a source that waits for input must not keep a process that fails.
         self._thread = threading.Thread(
-            target=self._fill, args=(source,), name="prefetch", daemon=True
+            target=self._fill, args=(iter(source),), name="prefetch", daemon=True
         )
         self._thread.start()
 
-    def _fill(self, source: Iterable[Item]) -> None:
-        items, more = iter(source), True
-        while more and not self._closed.is_set():
-            entry: tuple[bool, Item | BaseException | None]
+    def _fill(self, items: Iterator[Item]) -> None:
+        more, item = True, cast(Any, None)
+        while more:
+            self._room.acquire()
+            if self._closed:
+                return
             try:
-                entry = True, next(items)
-            except StopIteration:
-                entry = False, None
+                item = next(items)
             except BaseException as error:
-                entry = False, error
-            more = entry[0]
-            while not self._closed.is_set():  # a full queue must not keep a closed thread
-                with suppress(queue.Full):
-                    self._queue.put(entry, timeout=_POLL_SECONDS)
-                    break
+                more, item = False, None if isinstance(error, StopIteration) else error
+            self._read.put((more, item))
 
     def __iter__(self) -> Iterator[Item]:
-        while True:
-            more, item = self._queue.get()
-            if isinstance(item, BaseException) and not more:
-                raise item
-            if not more:
-                return
-            yield item  # type: ignore[misc]
+        while (entry := self._read.get())[0]:
+            self._room.release()
+            yield entry[1]
+        if entry[1] is not None:
+            raise entry[1]
 
     def __enter__(self) -> Prefetch[Item]:
         return self
 
     def close(self) -> None:
         """End the thread after the item that it reads; does not wait for it."""
-        self._closed.set()
+        self._closed = True
+        self._room.release()
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -107,11 +107,7 @@ class Sequences:
 
     @classmethod
     def of(cls, rows: MaskedRows, length: int, causal: Bools | None = None) -> Sequences:
-        """Return the sequences of rows padded to `length`.
-
-        Args:
-            causal: bool [B], causal rows.
-        """
+        """Return the sequences of rows padded to `length`."""
         begins = np.arange(len(rows.lengths)) * length
         if rows.boundary_counts is None:
             return cls(

@@ -137,7 +137,7 @@ class MixtureSampler:
 
 
 class ConcatenatedRows:
-    """Rows of one split of several datasets, concatenated; a `cloze.model.data.shards.RowTable`.
+    """Rows of one split of several datasets, concatenated.
 
     Args:
         parts: rows by dataset name.
@@ -194,6 +194,9 @@ class ConcatenatedRows:
             pieces.append(self._shards[number].take(local[selected], copies[selected]))
         # The argsort of a permutation undoes it: rows are in the order that was asked for.
         return MaskedRows.concatenate(pieces).ordered(np.argsort(order, kind="stable"))
+
+
+RowTable = ShardedRows | ConcatenatedRows  # what samplers number
 
 
 # Fields of `DatasetInfo` that must agree in a mixture: their name for people, and a remedy.

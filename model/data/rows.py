@@ -8,9 +8,9 @@ outside its own values is read.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -18,26 +18,9 @@ import numpy.typing as npt
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64, offsets_of, ranges
 from cloze.core.random_keys import U64
-from cloze.model.data.shard_file import (
-    BOUNDARIES,
-    BOUNDARY_OFFSETS,
-    BUFFERS,
-    DOCUMENTS,
-    DRAWINGS,
-    ID_OFFSETS,
-    IDS,
-    LABELS,
-    MASK_OFFSETS,
-    POSITION_OFFSETS,
-    POSITIONS,
-    REPLACEMENT_OFFSETS,
-    REPLACEMENTS,
-    SEGMENT_START,
-    SENTENCES,
-    VALID,
-    RecordBatch,
-    ShardFile,
-)
+from cloze.model.data import shard_file as at
+from cloze.model.data.shard_file import RecordBatch, ShardFile
+from cloze.model.layers.batch import Batch
 from cloze.pipeline.dataset.masking.candidates import DRAWING_BIT
 from cloze.pipeline.dataset.schema import NO_PAIR, DatasetInfo
 
@@ -130,6 +113,26 @@ _LISTS = {
 _NUMBERS = ("segment_start", "pair_labels", "documents", "sentences")
 
 
+class RowTransform(Protocol):
+    """Collation of an objective that does not read masked rows as they are stored."""
+
+    def collate(
+        self, rows: MaskedRows, samples: I64, plain: Callable[[MaskedRows], Batch]
+    ) -> Batch:
+        """Return the batch of B rows.
+
+        Args:
+            samples: int64 [B], sample numbers of the rows in the run. What is drawn depends on
+                them and a seed alone, so resuming is exact and ranks agree.
+            plain: collates rows as they are stored.
+        """
+        ...
+
+    def empty(self, batch: Batch) -> Batch:
+        """Return a batch of padding with the fields that `collate` adds."""
+        ...
+
+
 # Index of a split's record batches, filled on demand.
 
 CACHE_BYTES = 256 << 20  # bytes of decompressed record batches
@@ -154,8 +157,8 @@ class RecordBatchIndex:
         self._number = np.concatenate(
             [np.zeros(0, np.int64), *(np.arange(count) for count in counts)]
         )
-        self.begins = np.zeros((sum(counts), BUFFERS), np.int64)
-        self.sizes = np.zeros((sum(counts), BUFFERS), np.int64)
+        self.begins = np.zeros((sum(counts), at.BUFFERS), np.int64)
+        self.sizes = np.zeros((sum(counts), at.BUFFERS), np.int64)
         self.group = np.zeros(sum(counts), np.int64)
         self._is_loaded = np.zeros(sum(counts), np.bool_)
         self.loaded: dict[int, RecordBatch] = {}
@@ -204,13 +207,15 @@ class RecordBatchIndex:
             self.find(np.array([batch]))
             record_batch = self.loaded[batch]
             rows = int(self.files[int(self.file_of[batch])].rows[self._number[batch]])
-            if record_batch.sizes[MASK_OFFSETS] > rows:
+            if record_batch.sizes[at.MASK_OFFSETS] > rows:
                 masks = int(
-                    record_batch.arrays[MASK_OFFSETS][record_batch.begins[MASK_OFFSETS] + rows]
+                    record_batch.arrays[at.MASK_OFFSETS][
+                        record_batch.begins[at.MASK_OFFSETS] + rows
+                    ]
                 )
-                count = max(0, min(masks + 1, int(record_batch.sizes[POSITION_OFFSETS])))
-                begin = int(record_batch.begins[POSITION_OFFSETS])
-                offsets = record_batch.arrays[POSITION_OFFSETS][begin : begin + count]
+                count = max(0, min(masks + 1, int(record_batch.sizes[at.POSITION_OFFSETS])))
+                begin = int(record_batch.begins[at.POSITION_OFFSETS])
+                offsets = record_batch.arrays[at.POSITION_OFFSETS][begin : begin + count]
                 maximum = max(maximum, int(np.diff(offsets).max(initial=0)))
         return maximum
 
@@ -266,76 +271,65 @@ class RowReader:
 
     def rows(self, copies: I64 | None) -> MaskedRows:
         """Return the rows with masks of copies `copies`, or without masks."""
-        local = self.local
-        ids, lengths = self._lists(ID_OFFSETS, IDS, local)
+        local, info = self.local, self.info
+        ids, lengths = self._lists(at.ID_OFFSETS, at.IDS, local)
         positions, replacements, counts = ids[:0], ids[:0], np.zeros(len(local), np.int64)
+        boundaries, sequences = ids[:0], None
+        self._require((lengths < 1) | (lengths > info.length), "a row whose length cannot be")
         if copies is not None:
-            first_copy = self._gather(MASK_OFFSETS, local).astype(np.int64)
+            copy = self._gather(at.MASK_OFFSETS, local).astype(np.int64) + copies
             self._require(
-                (copies < 0) | (first_copy + copies >= self._gather(MASK_OFFSETS, local + 1)),
+                (copies < 0) | (copy >= self._gather(at.MASK_OFFSETS, local + 1)),
                 "a row that lacks a mask copy",
             )
-            positions, counts = self._lists(POSITION_OFFSETS, POSITIONS, first_copy + copies)
-            replacements, replaced = self._lists(
-                REPLACEMENT_OFFSETS, REPLACEMENTS, first_copy + copies
-            )
+            positions, counts = self._lists(at.POSITION_OFFSETS, at.POSITIONS, copy)
+            replacements, replaced = self._lists(at.REPLACEMENT_OFFSETS, at.REPLACEMENTS, copy)
             self._require(replaced != counts, "a mask whose lists differ in length")
-        places = self._gather(SENTENCES, local).astype(np.int64)
-        if self.info.drawings > 1:
-            places += self._gather(DRAWINGS, local).astype(np.int64) << DRAWING_BIT
-        result = MaskedRows(
+            outside = positions >= np.repeat(lengths, counts)
+            self._require(outside, "a mask outside of its row", counts)
+        for values, of_rows in ((ids, lengths), (replacements, counts)):
+            beyond = values >= info.vocab_size
+            self._require(beyond, f"ids beyond the vocabulary of {info.vocab_size}", of_rows)
+        if info.packed:
+            boundaries, sequences = self._lists(at.BOUNDARY_OFFSETS, at.BOUNDARIES, local)
+            self._check_boundaries(boundaries.astype(np.int64), sequences, lengths)
+        places = self._gather(at.SENTENCES, local).astype(np.int64)
+        if info.drawings > 1:
+            places += self._gather(at.DRAWINGS, local).astype(np.int64) << DRAWING_BIT
+        labels = self._gather(at.LABELS, local).astype(np.int64)
+        has_validity = self._sizes[at.VALID] > 0
+        if has_validity.any():
+            # Arrow packs eight rows into a byte of the validity bitmap, the lowest bit first.
+            indices = np.where(has_validity, self._begins[at.VALID] + (local >> 3), 0)
+            bits = (
+                self._gather(at.VALID, indices, self._borders) >> (local & 7).astype(np.uint8) & 1
+            )
+            labels[has_validity & (bits == 0)] = NO_PAIR
+        return MaskedRows(
             ids=ids,
             lengths=lengths,
-            segment_start=self._gather(SEGMENT_START, local).astype(np.int64),
-            pair_labels=self._pair_labels(),
+            segment_start=self._gather(at.SEGMENT_START, local).astype(np.int64),
+            pair_labels=labels,
             positions=positions,
             replacements=replacements,
             counts=counts,
-            documents=self._gather(DOCUMENTS, local),
+            documents=self._gather(at.DOCUMENTS, local),
             sentences=places,
-            boundaries=ids[:0],
+            boundaries=boundaries,
+            boundary_counts=sequences,
         )
-        self._check(result)
-        if self.info.packed:
-            boundaries, sequences = self._lists(BOUNDARY_OFFSETS, BOUNDARIES, local)
-            self._check_boundaries(boundaries.astype(np.int64), sequences, lengths)
-            result = replace(result, boundaries=boundaries, boundary_counts=sequences)
-        return result
 
-    def _pair_labels(self) -> I64:
-        labels = self._gather(LABELS, self.local).astype(np.int64)
-        has_validity = self._sizes[VALID] > 0
-        if has_validity.any():
-            # Arrow packs eight rows into a byte of the validity bitmap, the lowest bit first.
-            indices = np.where(has_validity, self._begins[VALID] + (self.local >> 3), 0)
-            bits = (
-                self._gather(VALID, indices, self._borders) >> (self.local & 7).astype(np.uint8) & 1
-            )
-            labels[has_validity & (bits == 0)] = NO_PAIR
-        return labels
+    def _require(self, wrong: npt.NDArray[np.bool_], what: str, counts: I64 | None = None) -> None:
+        """Raise DataError with the file of the first row for which `wrong` is true.
 
-    def _require(self, wrong: npt.NDArray[np.bool_], what: str) -> None:
-        """Raise DataError with the file of the first row for which `wrong`, bool [B], is true."""
+        Args:
+            wrong: bool [B], or [sum of counts] for the values of the rows' lists.
+        """
         if wrong.any():
-            file = self.blocks.files[
-                int(self.blocks.file_of[self.batches[int(wrong.argmax())]])
-            ].file
+            owners = np.arange(len(self.batches))
+            row = (owners if counts is None else np.repeat(owners, counts))[wrong.argmax()]
+            file = self.blocks.files[int(self.blocks.file_of[self.batches[row]])].file
             raise DataError(f"{file} is damaged (it has {what}); make the dataset again")
-
-    def _check(self, rows: MaskedRows) -> None:
-        """Raise DataError if a row has an impossible length, id or mask position."""
-        info = self.info
-        self._require(
-            (rows.lengths < 1) | (rows.lengths > info.length), "a row whose length cannot be"
-        )
-        message = f"ids beyond the vocabulary of {info.vocab_size}"
-        for values, counts in ((rows.ids, rows.lengths), (rows.replacements, rows.counts)):
-            # The maximum of all is cheap; which row has it is looked for only if there is one.
-            if int(values.max(initial=0)) >= info.vocab_size:
-                self._require(_any(values >= info.vocab_size, counts), message)
-        out_of_row = rows.positions >= np.repeat(rows.lengths, rows.counts)
-        if out_of_row.any():
-            self._require(_any(out_of_row, rows.counts), "a mask outside of its row")
 
     def _check_boundaries(self, begins: I64, sequences: I64, lengths: I64) -> None:
         self._require(sequences < 1, "a packed row without sequences")
@@ -344,10 +338,4 @@ class RowReader:
         row_starts = offsets_of(sequences)[:-1]
         is_valid[row_starts] = begins[row_starts] == 0
         is_valid &= begins < np.repeat(lengths, sequences)
-        self._require(_any(~is_valid, sequences), "boundaries that cannot be")
-
-
-def _any(values: npt.NDArray[np.bool_], counts: I64) -> npt.NDArray[np.bool_]:
-    """Return which lists contain a true value, bool [B]; `counts` are the lists' lengths."""
-    list_numbers = np.repeat(np.arange(len(counts)), counts)
-    return np.bincount(list_numbers[values], minlength=len(counts)) > 0
+        self._require(~is_valid, "boundaries that cannot be", sequences)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
 from cloze.core import storage
@@ -11,6 +9,7 @@ from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import TRAIN
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64, offsets_of
+from cloze.model.data.masks import DynamicMasker
 from cloze.model.data.rows import MaskedRows, RecordBatchIndex, RowReader
 from cloze.model.data.sampler import LengthBins
 from cloze.model.data.shard_file import ShardFile
@@ -19,39 +18,6 @@ from cloze.pipeline.dataset.schema import DatasetInfo
 # Bytes; up to this size datasets are hashed before first use, larger ones by `cloze verify`.
 VERIFY_BYTES = 32 << 30
 WINDOW_BATCHES = 32  # record batches of a compressed dataset that are drawn from at a time
-
-
-class MaskSource(Protocol):
-    """Draws masks instead of reading stored ones; see `cloze.model.data.masks.DynamicMasker`."""
-
-    def __call__(self, rows: MaskedRows, copies: I64) -> MaskedRows: ...
-
-    def most(self, length: int) -> int:
-        """Return the maximum number of predictions of a row of at most `length` tokens."""
-
-
-class RowTable(Protocol):
-    """Rows of one split of one or more datasets, as samplers number them."""
-
-    @property
-    def info(self) -> DatasetInfo | None:
-        """Dataset properties recorded in the shards; None if there are no shards."""
-        ...
-
-    @property
-    def is_binned(self) -> bool:
-        """Whether the rows are in bins of similar length."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def take(self, rows: I64, copies: I64) -> MaskedRows:
-        """Return the rows `rows` with mask copies `copies`, both int64 [B]."""
-        ...
-
-    def most_predictions(self) -> int:
-        """Return the maximum number of predictions of a row in any mask copy."""
-        ...
 
 
 class ShardedRows:
@@ -72,7 +38,7 @@ class ShardedRows:
         path: str,
         split: str = TRAIN,
         info: DatasetInfo | None = None,
-        fresh: MaskSource | None = None,
+        fresh: DynamicMasker | None = None,
     ) -> None:
         names = [
             name
@@ -106,6 +72,7 @@ class ShardedRows:
 
     @property
     def is_binned(self) -> bool:
+        """Whether the rows are in bins of similar length."""
         return bool(self._cells.shape[1] > 1)
 
     @property

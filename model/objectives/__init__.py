@@ -19,7 +19,7 @@ from cloze.model.families.config import HEAD_OF, prediction_objectives
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from cloze.model.data.transforms import RowTransform
+    from cloze.model.data.rows import RowTransform
     from cloze.model.families.config import ModelConfig
     from cloze.model.layers.batch import Batch
     from cloze.model.objectives.distill_options import DistillOptions
@@ -46,23 +46,6 @@ CAUSAL, MASKED = "clm", ("mlm", "mntp")  # ways to train a head that fills masks
 Outputs = Mapping[str, Any]
 Reads = Literal["masked", "causal"]
 Detail = tuple["Tensor", "Tensor"]  # sum and count, scalars
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LossSum:
-    """An objective's loss over (part of) a batch, as a sum.
-
-    Attributes:
-        name: key in `OBJECTIVES`.
-        total: fp32 scalar, nats, differentiable: loss summed over the predictions.
-        count: int64 scalar: number of predictions.
-        correct: int64 scalar: number of predictions whose top answer is right.
-    """
-
-    name: str
-    total: Tensor
-    count: Tensor
-    correct: Tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,13 +86,6 @@ class Objective:
     def count(self, batch: Batch) -> int:
         """Return the number of predictions in a collated batch, before the model runs."""
         return int(self.targets(batch).sum())
-
-    def score(self, outputs: Outputs, batch: Batch) -> LossSum:
-        """Return the loss of a model's outputs for the batch."""
-        total, correct = self.loss(outputs, batch)
-        return LossSum(
-            name=self.name, total=total, count=self.targets(batch).sum(), correct=correct
-        )
 
 
 def objectives(names: Iterable[str]) -> tuple[Objective, ...]:
@@ -289,44 +265,3 @@ def _check_pairs(name: str, recipe: str, model: ModelConfig, info: DatasetInfo) 
             f"type_vocab_size ({model.type_vocab_size}) is too small for sentence pairs ({name}); "
             f"use 2"
         )
-
-
-def total_loss(
-    sums: Sequence[Any],
-    counts: Sequence[Tensor | int | float] | Tensor | None = None,
-    weights: Sequence[float] = (),
-) -> Tensor:
-    """Return the loss: sum over objectives of weight · summed loss / count, as in BERT (A.2).
-
-    Args:
-        sums: a `LossSum` of each objective for this micro-batch, or a task's `Loss`.
-        counts: counts of the whole global batch. Default: the micro-batch's.
-        weights: default: 1.
-
-    Returns:
-        fp32 scalar. Summed over all micro-batches and ranks it is the loss of the global batch. An
-        objective without predictions (count 0) contributes 0.
-    """
-    import torch
-
-    if not sums:
-        raise UsageError(
-            "there is no objective to train on; name at least one of "
-            + ", ".join(sorted(OBJECTIVES))
-        )
-    loss = torch.zeros((), dtype=torch.float32, device=sums[0].total.device)
-    for number, item in enumerate(sums):
-        count = torch.as_tensor(
-            item.count if counts is None else counts[number], device=loss.device
-        )
-        weight = weights[number] if weights else 1.0
-        loss = loss + weight * item.total / count.clamp(min=1)
-    return loss
-
-
-def figures_of(sums: Sequence[Any]) -> Tensor:
-    """Return float64 [2, objectives], without gradient: summed losses and correct answers."""
-    import torch
-
-    totals = torch.stack([item.total.detach().double() for item in sums])
-    return torch.stack([totals, torch.stack([item.correct.double() for item in sums])])

@@ -28,8 +28,16 @@ TOP = 5
 ALIGNED = 0.5  # cosine above which two states count as aligned
 
 
+Labels = Literal["masked_labels", "causal_labels", "pair_labels"]
+
+
 def real_tokens(batch: Batch) -> Tensor:
     return batch["attention_mask"]
+
+
+def labelled(labels: Labels) -> Callable[[Batch], Tensor]:
+    """Return the targets of an objective: the batch's `labels` that are no filler."""
+    return lambda batch: batch[labels] != IGNORE_INDEX
 
 
 # Masked positions: cross-entropy over the logits of one head each.
@@ -41,7 +49,7 @@ def masked_objective(
     logits_name: str,
     details: Callable[[Outputs, Batch], dict[str, Detail]] | None = None,
     *,
-    labels: Literal["masked_labels", "causal_labels"] = "masked_labels",
+    labels: Labels = "masked_labels",
     reads: Reads = "masked",
 ) -> Objective:
     """Build an objective: cross-entropy at the masked positions, computed in fp32.
@@ -51,7 +59,7 @@ def masked_objective(
     """
     return Objective(
         name=name,
-        targets=lambda batch: batch[labels] != IGNORE_INDEX,
+        targets=labelled(labels),
         loss=lambda outputs, batch: summed_cross_entropy(outputs[logits_name], batch[labels]),
         details=details,
         random_loss=math.log,
@@ -127,7 +135,7 @@ def pair_objective(name: str, recipe: str) -> Objective:
 
     return Objective(
         name=name,
-        targets=lambda batch: batch["pair_labels"] != IGNORE_INDEX,
+        targets=labelled("pair_labels"),
         loss=loss,
         random_loss=lambda vocabulary: math.log(2),
         head="pair",

@@ -24,7 +24,7 @@ from cloze.model.families.models import new_model, without_training_modules
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.layers.cross_entropy import enable_lazy_logits
 from cloze.model.layers.encoder import Encoder
-from cloze.model.objectives import LossSum, Objective, objectives
+from cloze.model.objectives import Objective, objectives
 from cloze.model.random_streams import Stream
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.masking.candidates import MaskConfig, TokenProperties, UnmaskedRows
@@ -75,10 +75,10 @@ class Auxiliary:
         fields = {"masked_positions": masked_positions, "masked_labels": labels}
         return extend(batch, {MASKED_IDS: torch.from_numpy(masked_ids), **fields})
 
-    def score(self, batch: Batch) -> LossSum:
-        """Return the objective's loss for a batch on the device."""
+    def score(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return the objective's loss and right answers for a batch on the device."""
         shown = extend(batch, {"input_ids": batch.get(MASKED_IDS, batch["input_ids"])})
-        return self.objective.score(self.model(shown), shown)
+        return self.objective.loss(self.model(shown), shown)
 
 
 def add_auxiliary(

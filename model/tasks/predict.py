@@ -33,7 +33,6 @@ from cloze.model.train.precision import Precision
 from cloze.model.train.spec.interfaces import EvaluationInterrupted
 from cloze.model.train.spec.schedules import ScheduleProgress
 from cloze.pipeline import tokenizer
-from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 # Prediction of a split, on one or several ranks.
 
@@ -140,6 +139,7 @@ class FinetunedModel:
     Attributes:
         task: task with the options of its training.
         metadata: task metadata from the checkpoint.
+        network: network of the task: batches to outputs.
 
     Raises:
         UsageError: the checkpoint was not fine-tuned, or on several tasks and none is named;
@@ -162,7 +162,7 @@ class FinetunedModel:
         path = source if isinstance(source, str) else source.path
         with checkpoint.resolve_pinned(path) as directory:
             loaded = checkpoint.load(directory) if isinstance(source, str) else source
-            self._tokenizer = tokenizer.load(loaded.tokenizer)
+            self.tokenizer = tokenizer.load(loaded.tokenizer)
         if loaded.task is None:
             raise UsageError(
                 f"{path} was pretrained, not fine-tuned (it names no task); run `cloze finetune` "
@@ -191,30 +191,17 @@ class FinetunedModel:
                 )
             self.metadata = {**self.metadata, "label_map": label_map}
         network = trained_network(self.task, loaded.model, state, self.metadata, loaded.path)
-        attach(network, self._tokenizer, path, self.metadata)
-        self.objective = TaskObjective(
-            self.task, network.to(self._world.device), precision, self._world.device
-        )
+        attach(network, self.tokenizer, path, self.metadata)
+        self.device = self._world.device
+        self.network = network.to(self.device)
+        self.objective = TaskObjective(self.task, self.network, precision, self.device)
         self.truncated = 0
         self.parameters = sum(parameter.numel() for parameter in network.parameters())
-
-    @property
-    def network(self) -> torch.nn.Module:
-        """Network of the task: batches to outputs."""
-        return self.objective.model
-
-    @property
-    def device(self) -> torch.device:
-        return self._world.device
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
 
     def encode(self, examples: Examples) -> Split:
         """Encode examples for the network; count the truncated ones."""
         split = encoded(
-            self.task, examples, self.metadata, self._tokenizer, int(self.metadata["max_length"])
+            self.task, examples, self.metadata, self.tokenizer, int(self.metadata["max_length"])
         )
         self.truncated += split.samples.truncated
         return split
@@ -239,7 +226,7 @@ class FinetunedModel:
         def run(index: int) -> float:
             begin = time.perf_counter()
             batch = samples.batch(np.array([index]), objective.layout)
-            device_batch = move(batch, self._world.device)
+            device_batch = move(batch, self.device)
             outputs = objective.task.select_outputs(objective(device_batch), device_batch)
             for tensor in (outputs,) if isinstance(outputs, Tensor) else outputs:
                 tensor.cpu()

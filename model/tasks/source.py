@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +17,11 @@ from cloze.core.ragged import I64
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.data.sampler import micro_batch_ranges
 from cloze.model.layers.batch import Batch, extend
-from cloze.model.objectives import figures_of, total_loss
 from cloze.model.tasks.encode import groups_of, shuffled, training_batches
 from cloze.model.tasks.task import Samples, Task, part_of
-from cloze.model.train.precision import DTYPES, Precision, autocast
-from cloze.model.train.spec.interfaces import MicroBatch, StepBatches, TrainModule
+from cloze.model.train.evaluate.scoring import WeightedLosses
+from cloze.model.train.precision import DTYPES, Precision
+from cloze.model.train.spec.interfaces import MicroBatch, StepBatches
 
 if TYPE_CHECKING:
     from cloze.model.tasks.auxiliary import Auxiliary
@@ -196,11 +197,33 @@ def source_of(
     return MultiTaskSource(sources, [len(group) for group in groups], power, seed)
 
 
+@dataclass(frozen=True, slots=True)
+class AuxiliarySource:
+    """Batches of a task with the masks of an auxiliary objective."""
+
+    source: EpochSource | MultiTaskSource
+    auxiliary: Auxiliary
+
+    def step_batches(self, step: int, rank: int, world_size: int) -> StepBatches:
+        work = self.source.step_batches(step, rank, world_size)
+        masked = [
+            replace(item, batch=self.auxiliary.inputs(item.batch, step))
+            for item in work.micro_batches
+        ]
+        return replace(work, micro_batches=masked)
+
+    def samples(self, steps: int) -> int:
+        return self.source.samples(steps)
+
+    def row_ids(self, step: int) -> dict[str, list[int]]:
+        return self.source.row_ids(step)
+
+
 # The trained module.
 
 
-class TaskObjective(TrainModule):
-    """Training module of a task (`TrainModule`); logs `train_loss` and `train_accuracy`.
+class TaskObjective(WeightedLosses):
+    """Training module of a task; logs `train_loss` and `train_accuracy`.
 
     Attributes:
         task: task that defines the loss.
@@ -211,8 +234,6 @@ class TaskObjective(TrainModule):
         auxiliary: objective whose loss is added; its batches have its `inputs`.
         teacher_losses: losses against a teacher.
     """
-
-    names: tuple[str, ...] = ("train",)
 
     def __init__(
         self,
@@ -225,16 +246,15 @@ class TaskObjective(TrainModule):
         auxiliary: Auxiliary | None = None,
         teacher_losses: TeacherLosses | None = None,
     ) -> None:
-        super().__init__()
-        self.model = model
-        self._auxiliary, self._teacher_losses = auxiliary, teacher_losses
-        networks = [model]
+        weights, networks = {"train": 1.0}, [model]
         if auxiliary is not None:
-            self.names = (*self.names, auxiliary.objective.name)
+            weights[auxiliary.objective.name] = auxiliary.weight
         if teacher_losses is not None:
-            self.names = (*self.names, *teacher_losses.names)
+            weights |= {"train": teacher_losses.options.labels, **teacher_losses.weights}
             networks.append(teacher_losses.comparison.teacher)
-        self.task, self._precision = task, precision
+        super().__init__(model, list(weights), list(weights.values()), precision, device.type)
+        self._auxiliary, self._teacher_losses = auxiliary, teacher_losses
+        self.task = task
         self.layout: LayoutKind = layout_for(networks, device, DTYPES[precision], compiled=compiled)
 
     def trial_batch(self, samples: Samples, indices: I64) -> Batch:
@@ -250,26 +270,20 @@ class TaskObjective(TrainModule):
             counts += self._teacher_losses.counts(self.task, batch)
         return [0 if BLANK in batch else count for count in counts]
 
-    def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
-        others: list[tuple[float, Any]] = []  # weight and loss
-        if self._teacher_losses is None:
-            outputs = self.predict(batch)
-        else:
-            with autocast(self._precision, batch["input_ids"].device.type):
+    def _sums(self, batch: Batch) -> tuple[list[tuple[Tensor, Tensor]], Any]:
+        others = list[tuple[Tensor, Tensor]]()
+        with self._autocast(batch["input_ids"].device.type):
+            if self._teacher_losses is None:
+                outputs = self.model(batch)
+            else:
                 outputs, others = self._teacher_losses.score(self.task, batch)
-        own = 1.0 if self._teacher_losses is None else self._teacher_losses.options.labels
-        others.insert(0, (own, self.task.loss(outputs, batch)))
+        sums = [self.task.loss(outputs, batch), *others]
         if self._auxiliary is not None:
-            with autocast(self._precision, batch["input_ids"].device.type):
-                others.insert(1, (self._auxiliary.weight, self._auxiliary.score(batch)))
-        weights, losses = zip(*others, strict=True)
-        # At weight 0 the head has no gradient at all, so that no optimizer moves it.
-        begin = 0 if own else 1
-        loss = total_loss(losses[begin:], counts[begin:], weights[begin:])
-        weight = 0.0 if BLANK in batch else 1.0
-        return weight * loss, weight * figures_of(losses)
+            with self._autocast(batch["input_ids"].device.type):
+                sums.insert(1, self._auxiliary.score(batch))
+        return [(0.0 * own, 0 * right) for own, right in sums] if BLANK in batch else sums, outputs
 
     def predict(self, batch: Batch) -> Any:
         """Return the network's outputs."""
-        with autocast(self._precision, batch["input_ids"].device.type):
+        with self._autocast(batch["input_ids"].device.type):
             return self.model(batch)

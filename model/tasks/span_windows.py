@@ -159,7 +159,10 @@ def encode_questions(
         head = [*special.begins, *questions[number][:longest_question], *frame.separator]
         room = max_length - len(head) - 1
         windows = windows_on(
-            len(ids), room, min(options.stride, _widest_step(room, options.answer_length))
+            # Windows overlap by two answer lengths, if that leaves a quarter of `room`.
+            len(ids),
+            room,
+            min(options.stride, max(room - 2 * options.answer_length, room // 4, 1)),
         )
         span: tuple[int, int] | None = None
         if examples.answers is not None:
@@ -191,11 +194,6 @@ def encode_questions(
         begin=columns[:, 1],
         offsets=[offsets for _, offsets in passages],
     )
-
-
-def _widest_step(room: int, answer_length: int) -> int:
-    """Return the step at which windows overlap by two answer lengths, at least `room` / 4."""
-    return max(room - 2 * answer_length, room // 4, 1)
 
 
 def _trained(

@@ -29,7 +29,7 @@ from cloze.model.tasks.options import (
     TaskSpec,
     TextOptions,
 )
-from cloze.model.tasks.text_tasks import RELATION_TASKS, SUPERGLUE, TEXT_TASKS, superglue
+from cloze.model.tasks.text_tasks import RELATION_TASKS, SPLITS, TEXT_TASKS, row, superglue
 
 if TYPE_CHECKING:
     from cloze.model.tasks.task import Task
@@ -78,121 +78,80 @@ def kind_inputs() -> dict[str, InputSpec]:
     return {role: spec for kind in KINDS.loaded().values() for role, spec in kind.inputs.items()}
 
 
-def _squad_files(version: str) -> dict[str, tuple[str, str]]:
-    return {name: (f"{name}-{version}.json", f"{name}.json") for name in ("train", "dev", "test")}
-
-
-def _words(folder: str, metrics: tuple[str, ...] = (), **options: Any) -> TaskSpec:
+def _words(folder: str, metrics: str = "", **options: Any) -> TaskSpec:
     """Return a tagging task in column files as SciBERT's and BioBERT's repositories have them."""
     files = {
         "train": ("train.txt", "train.tsv", "train.conll2003"),
         "dev": ("dev.txt", "devel.tsv", "dev.conll2003"),
         "test": ("test.txt", "test.tsv"),
     }
-    options = {"folder": folder, "files": files, **options}
-    return TaskSpec(kind="tagging", metrics=metrics, options=options)
+    return row("tagging", folder, metrics, **{"files": files} | options)
 
 
 def _mrqa(name: str) -> TaskSpec:
     """Return a task in MRQA's files, downloaded into the directories train and dev."""
     files = {split: (f"{split}/{name}.jsonl.gz",) for split in ("train", "dev")}
-    return TaskSpec(kind="spans", options={"folder": "mrqa", "files": files})
+    return row("spans", "mrqa", files=files)
 
 
-_CONLL2003: Mapping[str, Any] = {
-    "folder": "conll2003",
-    "files": {
+def _squad(version: str, **options: Any) -> TaskSpec:
+    """Return a task in SQuAD's files (Rajpurkar et al. 2016, 2018)."""
+    files = {split: (f"{split}-{version}.json", f"{split}.json") for split in SPLITS}
+    return row("spans", "squad", files=files, **options)
+
+
+def _conll2003(columns: str = "", **options: Any) -> TaskSpec:
+    """Return a task in CoNLL-2003's files (Sang and De Meulder 2003)."""
+    files = {
         "train": ("eng.train", "train.txt"),
         "dev": ("eng.testa", "valid.txt", "dev.txt"),
         "test": ("eng.testb", "test.txt"),
-    },
-}
+    }
+    return row("tagging", "conll2003", "", columns, files=files, **options)
+
 
 _TASKS = {
     **TEXT_TASKS,
     **RELATION_TASKS,
     # multiple choice
-    "swag": TaskSpec(  # Zellers et al. 2018
-        kind="choice",
-        options={
-            "folder": "swag",
-            "columns": {"context": "sent1", "start": "sent2", "label": "label"},
-            "endings": ("ending0", "ending1", "ending2", "ending3"),
-            "files": {
-                "train": ("train.csv",),
-                "dev": ("val.csv", "dev.csv"),
-                "test": ("test.csv",),
-            },
-        },
+    "swag": row(  # Zellers et al. 2018
+        "choice", "swag", "", "context=sent1, start=sent2, label=label",
+        endings=("ending0", "ending1", "ending2", "ending3"),
+        files={"train": ("train.csv",), "dev": ("val.csv", "dev.csv"), "test": ("test.csv",)},
     ),
-    "codah": TaskSpec(  # Chen et al. 2019, who cross-validate: one file, five folds
-        kind="choice",
-        options={
-            "folder": "codah",
-            "header": False,
-            "columns": {"context": 1, "label": 6},
-            "endings": (2, 3, 4, 5),
-            "files": dict.fromkeys(("train", "dev"), ("full_data.tsv", "data/full_data.tsv")),
-            "folds": 5,
-        },
+    "codah": row(  # Chen et al. 2019, who cross-validate: one file, five folds
+        "choice", "codah", "", "context=1, label=6", header=False, endings=(2, 3, 4, 5), folds=5,
+        files=dict.fromkeys(("train", "dev"), ("full_data.tsv", "data/full_data.tsv")),
     ),
-    "race": TaskSpec(  # Lai et al. 2017
-        kind="choice",
-        options={
-            "folder": "RACE",
-            "layout": "race",
-            "labels": ("A", "B", "C", "D"),
-            "truncate": "context",
-            "files": {
-                f"{split}{part}": (f"{split}/{part[1:]}" if part else split,)
-                for split in ("train", "dev", "test")
-                for part in ("", "_middle", "_high")
-            },
+    "race": row(  # Lai et al. 2017
+        "choice", "RACE", layout="race", labels=("A", "B", "C", "D"), truncate="context",
+        files={
+            f"{split}{part}": (f"{split}/{part[1:]}" if part else split,)
+            for split in SPLITS for part in ("", "_middle", "_high")
         },
     ),
     "copa": superglue(  # "The premise" [SEP] "because an alternative"
-        "choice",
-        "COPA",
-        ("accuracy",),
-        {"context": "premise", "start": "question", "label": "label", "id": "idx"},
-        endings=("choice1", "choice2"),
-        values={"start": {"cause": "because", "effect": "so"}},
+        "choice", "COPA", "accuracy", "context=premise, start=question, label=label, id=idx",
+        endings=("choice1", "choice2"), values={"start": {"cause": "because", "effect": "so"}},
     ),
-    "arct": TaskSpec(  # Habernal et al. 2018: "The claim" [SEP] "the reason a warrant"
-        kind="choice",
-        options={
-            "folder": "arct",
-            "format": "tsv",
-            "columns": {
-                "context": "claim",
-                "start": "reason",
-                "label": "correctLabelW0orW1",
-                "id": "#id",
-            },
-            "endings": ("warrant0", "warrant1"),
-            "files": {
-                split: (f"{split}.tsv", f"{split}-full.txt") for split in ("train", "dev", "test")
-            },
-        },
+    "arct": row(  # Habernal et al. 2018: "The claim" [SEP] "the reason a warrant"
+        "choice", "arct", "", "context=claim, start=reason, label=correctLabelW0orW1, id=#id",
+        format="tsv", endings=("warrant0", "warrant1"),
+        files={split: (f"{split}.tsv", f"{split}-full.txt") for split in SPLITS},
     ),
     # Winograd schemas as choices, as RoBERTa reads WNLI (Liu et al. 2019, 5.1; fairseq's
     # examples/roberta/wsc): cross-entropy over candidates. Here a linear layer scores the text with
     # a candidate in place of the pronoun, instead of the language model; candidates are those of
     # the file, instead of all noun phrases.
-    "wsc": TaskSpec(
-        kind="choice", options={"folder": "superglue/WSC", "layout": "wsc", "files": SUPERGLUE}
-    ),
+    "wsc": superglue("choice", "WSC", "", "", layout="wsc"),
     # named entities
-    "conll2003": TaskSpec(kind="tagging", options=_CONLL2003),  # Sang and De Meulder 2003
-    "wnut17": TaskSpec(  # Derczynski et al. 2017
-        kind="tagging",
-        options={
-            "folder": "wnut17",
-            "files": {
-                "train": "wnut17train.conll",
-                "dev": "emerging.dev.conll",
-                "test": ("emerging.test.annotated", "emerging.test.conll", "emerging.test"),
-            },
+    "conll2003": _conll2003(),
+    "wnut17": row(  # Derczynski et al. 2017
+        "tagging", "wnut17",
+        files={
+            "train": "wnut17train.conll",
+            "dev": "emerging.dev.conll",
+            "test": ("emerging.test.annotated", "emerging.test.conll", "emerging.test"),
         },
     ),
     "bc5cdr": _words("bc5cdr"),  # Li et al. 2016, chemicals and diseases alike (SciBERT)
@@ -210,22 +169,12 @@ _TASKS = {
     ),
     # other labels of words: PICO elements, scored by word (Nye et al. 2018), parts of speech, and
     # chunks
-    "ebm-pico": _words("ebmnlp", ("macro_f1", "accuracy"), scheme="plain"),
-    "conll2003-pos": TaskSpec(
-        kind="tagging", options={**_CONLL2003, "columns": {"tag": 1}, "scheme": "plain"}
-    ),
-    "conll2003-chunk": TaskSpec(kind="tagging", options={**_CONLL2003, "columns": {"tag": 2}}),
-    "ud-pos": TaskSpec(  # Universal Dependencies (Nivre et al. 2020); other treebanks by `files`
-        kind="tagging",
-        options={
-            "folder": "UD_English-EWT",
-            "files": {
-                split: (f"en_ewt-ud-{split}.conllu", f"{split}.conllu")
-                for split in ("train", "dev", "test")
-            },
-            "columns": {"word": 1, "tag": 3},
-            "scheme": "plain",
-        },
+    "ebm-pico": _words("ebmnlp", "macro_f1, accuracy", scheme="plain"),
+    "conll2003-pos": _conll2003("tag=1", scheme="plain"),
+    "conll2003-chunk": _conll2003("tag=2"),
+    "ud-pos": row(  # Universal Dependencies (Nivre et al. 2020); other treebanks by `files`
+        "tagging", "UD_English-EWT", "", "word=1, tag=3", scheme="plain",
+        files={split: (f"en_ewt-ud-{split}.conllu", f"{split}.conllu") for split in SPLITS},
     ),
     # MRQA (Fisch et al. 2019), such as BERT's TriviaQA before SQuAD
     "triviaqa": _mrqa("TriviaQA-web"),
@@ -233,24 +182,14 @@ _TASKS = {
     "searchqa": _mrqa("SearchQA"),
     "hotpotqa": _mrqa("HotpotQA"),
     "naturalqa": _mrqa("NaturalQuestions"),
-    # SQuAD (Rajpurkar et al. 2016, 2018)
-    "squad": TaskSpec(kind="spans", options={"folder": "squad", "files": _squad_files("v1.1")}),
-    "squad2": TaskSpec(
-        kind="spans",
-        options={"folder": "squad", "files": _squad_files("v2.0"), "unanswerable": True},
-    ),
-    # tasks built from a corpus
-    "package": TaskSpec(kind="package"),
-    # multi-task training
-    MULTITASK: TaskSpec(kind="multitask"),
-    # user files
-    "classification": TaskSpec(kind="classification", metrics=("accuracy", "macro_f1")),
-    "multilabel": TaskSpec(kind="multilabel"),
-    "relation": TaskSpec(kind="relation"),
-    "regression": TaskSpec(kind="regression"),
-    "choice": TaskSpec(kind="choice"),
-    "tagging": TaskSpec(kind="tagging"),
-}
+    "squad": _squad("v1.1"),
+    "squad2": _squad("v2.0", unanswerable=True),
+    # tasks built from a corpus, multi-task training, and user files
+    "package": row("package"),
+    MULTITASK: row(MULTITASK),
+    "classification": row("classification", "", "accuracy, macro_f1"),
+    **{kind: row(kind) for kind in ("multilabel", "relation", "regression", "choice", "tagging")},
+}  # fmt: skip
 TASKS: Table[TaskSpec] = Table("tasks", "task", _TASKS, ("task", "test_on", "tasks"))
 TaskName = Annotated[str, known(TASKS, "no such task")]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Literal, Protocol, TypeVar, cast, runtime_checkable
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar, cast, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -70,11 +70,7 @@ class Samples(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, indices: Sequence[int] | I64, layout: LayoutKind) -> Batch:
-        """Return the batch of these samples on the CPU, with the known inputs of the loss.
-
-        Args:
-            layout: layout of the tokens in the encoder, see `cloze.model.data.layouts`.
-        """
+        """Return the batch of these samples on the CPU, with the known inputs of the loss."""
         ...
 
 
@@ -83,12 +79,12 @@ class Related(Protocol):
     """Samples that are compared with others of their step, such as in-batch negatives."""
 
     def part(self, indices: I64, begin: int, end: int, layout: LayoutKind) -> Batch:
-        """Return the batch of `chosen[begin:end]`, not empty, of a step with samples `indices`."""
+        """Return the batch of `indices[begin:end]`, not empty, of a step with all `indices`."""
         ...
 
 
 def part_of(samples: Samples, indices: I64, begin: int, end: int, layout: LayoutKind) -> Batch:
-    """Return the batch of `chosen[begin:end]` of a step, from `Related.part` or `Samples.batch`."""
+    """Return the batch of `indices[begin:end]` of a step, see `Related`."""
     if isinstance(samples, Related):
         return samples.part(indices, begin, end, layout)
     return samples.batch(indices[begin:end], layout)
@@ -96,12 +92,7 @@ def part_of(samples: Samples, indices: I64, begin: int, end: int, layout: Layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """Outputs of one model of an ensemble.
-
-    Attributes:
-        answers: each sample's row of `Task.member_outputs`, as numpy arrays.
-        samples: the split in this model's tokens.
-    """
+    """A model of an ensemble: rows of `Task.member_outputs`, and the split in its own tokens."""
 
     answers: Sequence[Any]
     samples: Samples
@@ -113,14 +104,10 @@ def mean_array(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return np.asarray(mean, dtype=arrays[0].dtype)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Loss:
-    """Loss of a batch.
+class Loss(NamedTuple):
+    """Loss of a batch: an fp32 scalar with a gradient, and the number of correct items, a scalar.
 
-    Attributes:
-        total: fp32 scalar, in nats or the kind's unit, differentiable, summed over `Task.count`
-            items.
-        correct: scalar, number of correct items.
+    `total` is in nats or the kind's unit, summed over `Task.count` items.
     """
 
     total: Tensor
@@ -129,10 +116,11 @@ class Loss:
 
 E = TypeVar("E", bound=Examples)
 P = TypeVar("P")
+Outputs = Tensor | tuple[Tensor, ...]  # one row per sample in each
 
 
 class Task(abc.ABC, Generic[E, P]):
-    """Task: its files, head, loss, decoding and metrics.
+    """Task: what it reads, its network, and its scores, in this order.
 
     Args:
         name: name in `TASKS`.
@@ -157,6 +145,12 @@ class Task(abc.ABC, Generic[E, P]):
         self.name, self.options = name, options
         self.metrics = metrics or self.metrics
 
+    def meaningless(self, option: str, why: str) -> UsageError:
+        """Return the error for an option that this kind cannot follow."""
+        return UsageError(f"{option} means nothing to task {self.name}{why}")
+
+    # Reading
+
     @abc.abstractmethod
     def read(self, path: str, split: str, limit_per_class: int | None) -> E:
         """Read the examples of a split: `train`, `dev`, `test`, or another one of the task.
@@ -176,9 +170,32 @@ class Task(abc.ABC, Generic[E, P]):
     def refuse_limit(self, limit_per_class: int | None, remedy: str) -> None:
         """Raise UsageError for a limit in a kind without classes; `remedy` ends the message."""
         if limit_per_class is not None:
-            raise UsageError(
-                f"limit_per_class ({limit_per_class}) means nothing to task {self.name}{remedy}"
-            )
+            raise self.meaningless(f"limit_per_class ({limit_per_class})", remedy)
+
+    def balance_classes(self, train: E) -> E:
+        """Return the examples with weights that balance the classes, 1 on average.
+
+        `count` ignores weights: a step's loss is the mean of weight times loss over its examples,
+        however it is split.
+
+        Raises:
+            UsageError: the task has no classes.
+        """
+        raise self.meaningless("class_weights (balanced)", ", which has no classes; leave it out")
+
+    def align_labels(self, examples: E, metadata: TaskMetadata) -> E:
+        """Return the examples for a network with this metadata, such as with its label numbers.
+
+        Raises:
+            DataError: the network cannot give an answer.
+        """
+        return examples
+
+    @abc.abstractmethod
+    def encode(self, examples: E, tokenizer: Tokenizer, max_length: int) -> Samples:
+        """Tokenize the examples into sequences of at most `max_length` tokens."""
+
+    # Network
 
     def open(
         self, build: BuildContext, start: LoadedCheckpoint, pieces: Tokenizer, most: int | None
@@ -202,40 +219,13 @@ class Task(abc.ABC, Generic[E, P]):
     def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
         """Return the head in the form of a checkpoint's `heads`."""
 
-    def balance_classes(self, train: E) -> E:
-        """Return the examples with weights that balance the classes, 1 on average.
-
-        `count` ignores weights: a step's loss is the mean of weight times loss over its examples,
-        however it is split.
-
-        Raises:
-            UsageError: the task has no classes.
-        """
-        raise UsageError(
-            f"class_weights (balanced) means nothing to task {self.name}, which has no classes; "
-            f"leave it out"
-        )
-
-    def align_labels(self, examples: E, metadata: TaskMetadata) -> E:
-        """Return the examples for a network with this metadata, such as with its label numbers.
-
-        Raises:
-            DataError: the network cannot give an answer.
-        """
-        return examples
-
-    @abc.abstractmethod
-    def encode(self, examples: E, tokenizer: Tokenizer, max_length: int) -> Samples:
-        """Tokenize the examples into sequences of at most `max_length` tokens."""
-
     @abc.abstractmethod
     def network(
         self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
-        """Build the network: `encoder`, other parts of the backbone if needed, and the head.
+        """Build the network: parts of the backbone under their names, and a head.
 
-        The backbone's parts keep their names, `encoder` and `pooler`. The head is initialized by
-        the caller.
+        The caller initializes the head.
         """
 
     def count(self, batch: Mapping[str, Any]) -> int:
@@ -254,14 +244,14 @@ class Task(abc.ABC, Generic[E, P]):
         Raises:
             UsageError: the outputs of this kind are not comparable.
         """
-        raise UsageError(
-            f"distill.soft means nothing to task {self.name}, whose outputs are no distributions; "
-            f"set it to 0, or leave the teacher out"
-        )
+        why = ", whose outputs are no distributions; set it to 0, or leave the teacher out"
+        raise self.meaningless("distill.soft", why)
+
+    # Scores
 
     @abc.abstractmethod
-    def select_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> Tensor | tuple[Tensor, ...]:
-        """Return the outputs that `decode` needs, on the device, with one row per sample."""
+    def select_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> Outputs:
+        """Return the outputs that `decode` needs, on the device."""
 
     @abc.abstractmethod
     def decode(self, answers: Sequence[Any], examples: E, samples: Samples) -> P:
@@ -272,8 +262,8 @@ class Task(abc.ABC, Generic[E, P]):
                 returns a tuple.
         """
 
-    def member_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> Tensor | tuple[Tensor, ...]:
-        """Return the outputs that `combine` needs, on the device, with one row per sample.
+    def member_outputs(self, outputs: Any, batch: Mapping[str, Any]) -> Outputs:
+        """Return the outputs that `combine` needs, on the device.
 
         Raises:
             UsageError: the outputs of this kind have no mean.
@@ -301,10 +291,7 @@ class Task(abc.ABC, Generic[E, P]):
         return {}
 
     def baselines(self, examples: E) -> Metrics:
-        """Return baseline scores that ignore the inputs, such as the most frequent class.
-
-        `cloze.flows.report.report_nodes.BASELINES` lists the names.
-        """
+        """Return scores that ignore the inputs; `flows.report.report_nodes` has their names."""
         return {}
 
     def dataset_statistics(self, examples: E) -> dict[str, Any]:
@@ -314,11 +301,7 @@ class Task(abc.ABC, Generic[E, P]):
     def detailed_metrics(
         self, examples: E, predictions: P, *, seed: int, resamples: int
     ) -> dict[str, Any]:
-        """Return further results, as JSON, such as `interval`, for labelled examples.
-
-        Args:
-            seed, resamples: seed and number of resamples of bootstrap intervals.
-        """
+        """Return further results of labelled examples, as JSON, such as bootstrap intervals."""
         return {}
 
     @abc.abstractmethod

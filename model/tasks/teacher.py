@@ -100,7 +100,6 @@ class TeacherLosses:
     """The losses of one student against its teacher.
 
     Attributes:
-        options: weights of the losses.
         objectives: objectives that compare states.
         comparison: runs student and teacher.
     """
@@ -110,27 +109,24 @@ class TeacherLosses:
     comparison: Comparison
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the losses."""
-        soft = (SOFT,) if self.options.soft else ()
-        return (*soft, *(objective.name for objective in self.objectives))
+    def weights(self) -> dict[str, float]:
+        """Names and weights of the losses."""
+        weights = {SOFT: self.options.soft} if self.options.soft else {}
+        all_weights = self.options.loss_weights()
+        return weights | {own.name: all_weights[own.name] for own in self.objectives}
 
     def counts(self, task: Task[Any, Any], batch: Batch) -> list[int]:
         """Return the number of items of each loss of a batch."""
         soft = [task.count(batch)] if self.options.soft else []
         return [*soft, *(objective.count(batch) for objective in self.objectives)]
 
-    def score(self, task: Task[Any, Any], batch: Batch) -> tuple[Any, list[tuple[float, Loss]]]:
-        """Return the student's outputs for a batch, and weight and loss in the order of `names`."""
+    def score(self, task: Task[Any, Any], batch: Batch) -> tuple[Any, list[tuple[Tensor, Tensor]]]:
+        """Return the student's outputs for a batch, and the losses in the order of `weights`."""
         outputs, answers, states = self.comparison(batch)
-        weights, losses = self.options.loss_weights(), list[tuple[float, Loss]]()
+        losses = list[tuple[Tensor, Tensor]]()
         if self.options.soft:
-            loss = task.soft_loss(outputs, answers, batch, self.options.temperature)
-            losses.append((self.options.soft, loss))
-        for objective in self.objectives:
-            total, correct = objective.loss(states, batch)
-            losses.append((weights[objective.name], Loss(total=total, correct=correct)))
-        return outputs, losses
+            losses.append(task.soft_loss(outputs, answers, batch, self.options.temperature))
+        return outputs, losses + [own.loss(states, batch) for own in self.objectives]
 
 
 def load_task_teacher(

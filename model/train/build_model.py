@@ -63,7 +63,7 @@ def build_model(start: Start) -> BuiltModel:
     """Build the network, choose its engine, decide whether to compile it, and split the batch."""
     config, execution, world, notes = start.config, start.build.execution, start.world, start.notes
     precision = start.precision
-    plan = _estimated_plan(start)
+    plan = _plan(start, execution.micro_batch)
     check_grad_reduce_dtype(config.grad_reduce_dtype, precision)
     torch.manual_seed(int(random_keys.fold_in(config.seed, Stream.WEIGHTS)))
 
@@ -100,6 +100,9 @@ def build_model(start: Start) -> BuiltModel:
     scoring.set_compiled(compiled)
     if start.resumed is not None:
         continuation.check_optimizer(start.resumed, network, config.optimizer or DEFAULT_OPTIMIZER)
+    if config.initial_batch:
+        # Whole micro-batches at every level give a growing batch few shapes.
+        plan = _plan(start, min(plan.micro_batch, -(-config.initial_batch // world.size)))
     return BuiltModel(
         scoring=scoring,
         networks=networks,
@@ -108,22 +111,22 @@ def build_model(start: Start) -> BuiltModel:
         engine=engine,
         compiled=compiled,
         layout=layout(compiled),
-        plan=_at_most_first(start, plan),
+        plan=plan,
     )
 
 
-def _estimated_plan(start: Start) -> micro_batch.BatchPlan:
-    """Plan by estimate how the global batch is split into micro-batches."""
-    config, execution, world = start.config, start.build.execution, start.world
+def _plan(start: Start, rows: int | None) -> micro_batch.BatchPlan:
+    """Plan how the global batch is split into micro-batches; None: `rows` are estimated."""
+    config, world = start.config, start.world
     return micro_batch.plan(
         config.global_batch,
-        execution.micro_batch,
+        rows,
         start.model,
         start.info.length,
         world,
         start.teacher.model if start.teacher else None,
         start.directions.causal_share,
-        how=micro_batch.compute_options(execution, start.precision, world.device),
+        how=micro_batch.compute_options(start.build.execution, start.precision, world.device),
     )
 
 
@@ -214,13 +217,3 @@ def _scoring(start: Start, network: torch.nn.Module) -> PretrainModule:
     if unused:
         start.notes.append(f"not trained, as no objective uses them: {', '.join(unused)}")
     return scoring
-
-
-def _at_most_first(start: Start, plan: micro_batch.BatchPlan) -> micro_batch.BatchPlan:
-    """Return the plan with micro-batches of at most the initial batch."""
-    config, world = start.config, start.world
-    if not config.initial_batch:
-        return plan
-    # Whole micro-batches at every level give a growing batch few shapes.
-    rows = min(plan.micro_batch, -(-config.initial_batch // world.size))
-    return micro_batch.plan(config.global_batch, rows, start.model, start.info.length, world)

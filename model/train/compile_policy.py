@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,14 +26,13 @@ from torch import Tensor
 
 from cloze.core.errors import UsageError
 from cloze.core.humanize import format_duration
-from cloze.model.data.batch import BIDIRECTIONAL, AttentionModes
+from cloze.model.data.batch import BIDIRECTIONAL, AttentionModes, move
 from cloze.model.data.layouts import WORTH
-from cloze.model.data.shards import RowTable
+from cloze.model.data.mixture import RowTable
 from cloze.model.families.config import ModelConfig
 from cloze.model.layers.batch import Batch
 from cloze.model.train.plan.estimates import active_parameters, operations
 from cloze.model.train.precision import Precision
-from cloze.model.train.spec.interfaces import leaving_no_trace
 
 if TYPE_CHECKING:
     from cloze.model.train.config import PretrainConfig
@@ -213,22 +212,34 @@ def measure_steps(scoring: PretrainModule, plain: Batch, padded: Batch) -> StepT
         padded: the same rows in the fixed shape of compiled steps.
     """
 
-    def seconds(loss: Callable[[Batch, Tensor], tuple[Tensor, Tensor]], batch: Batch) -> float:
-        with leaving_no_trace(scoring, CPU):
-            begin = time.perf_counter()
-            scoring.forward_backward(batch, CPU, loss)
-            return time.perf_counter() - begin
+    def seconds(loss: Callable[[Batch, Tensor], Any], batch: Batch) -> float:
+        begin = time.perf_counter()
+        _pass(scoring, batch, CPU, loss)
+        return time.perf_counter() - begin
 
     scoring.set_compiled(True)
-    first = seconds(scoring.loss, padded)
+    first = seconds(scoring, padded)
     # In alternation: a machine that becomes busy slows both kinds.
     rounds = [
-        (seconds(scoring.uncompiled, plain), seconds(scoring.loss, padded))
-        for _ in range(1 + ROUNDS)
+        (seconds(scoring.uncompiled, plain), seconds(scoring, padded)) for _ in range(1 + ROUNDS)
     ]
     fastest_plain, fastest_compiled = map(min, zip(*rounds[1:], strict=True))  # [0] allocates
     # The first compiled step compiled, and was a step itself.
     return StepTimes(fastest_plain, fastest_compiled, max(0.0, first - fastest_compiled))
+
+
+def _pass(
+    scoring: PretrainModule, batch: Batch, device: torch.device, loss: Callable[..., Any]
+) -> None:
+    """Run forward and backward; the training's gradients and random numbers do not change."""
+    scoring.to(device).train()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        try:
+            total, _ = loss(move(batch, device), torch.ones(len(scoring.names), device=device))
+            total.backward()
+        finally:
+            for parameter in scoring.parameters():
+                parameter.grad = None
 
 
 def decide_on_gpu(model: ModelConfig, work: WorkEstimate) -> CompileDecision:
@@ -252,8 +263,8 @@ def first_step_failure(
         Why they could not be compiled within `seconds`; empty: they are.
     """
     try:
-        with leaving_no_trace(scoring, device), _time_limit(seconds):
-            scoring.forward_backward(batch, device)
+        with _time_limit(seconds):
+            _pass(scoring, batch, device, scoring)
     except _OutOfTime:
         torch._dynamo.reset()  # what is half compiled
         return f"compiling took more than {seconds:.0f} s"

@@ -85,7 +85,7 @@ def _outcome(
         "first_loss": progress.first_loss,
         **{name: last_record.get(name) for name in HELDOUT_METRICS},
         **{name: value for name, value in last_record.items() if name.startswith("heldout_")},
-        "heldout_rows": _scored(setup, progress.step),
+        "heldout_rows": setup.measure.schedule(progress.step - start_position.step).last,
         "best_heldout": progress.best,
         **_baselines(setup),
         **finished.session,
@@ -106,7 +106,7 @@ def _outcome(
         "optimizer": training.hyperparameters.optimizer,
         "learning_rate": training.hyperparameters.learning_rate,
         "parameters": setup.parameters,
-        "vocab_size": training.checkpoints.metadata.model.vocab_size,
+        "vocab_size": training.checkpoints.metadata["model"].vocab_size,
         "peak_flops": None
         if training.logging.mfu_meter is None
         else training.logging.mfu_meter.peak,
@@ -134,15 +134,10 @@ def _outcome(
     )
 
 
-def _scored(setup: PretrainSetup, steps: int) -> int:
-    """Return the number of held-out rows of the last evaluation."""
-    return setup.measure.schedule(steps - setup.training.data.start_position.step).last
-
-
 def _baselines(setup: PretrainSetup) -> dict[str, Any]:
     """Return the losses of context-free guessing of masked tokens, or of a decoder's targets."""
     baselines: dict[str, Any] = {"unigram_entropy": None}
-    model = setup.training.checkpoints.metadata.model
+    model = setup.training.checkpoints.metadata["model"]
     if "mlm" in setup.scoring.names or model.is_encoder_decoder:
         training_rows = target_count_rows(setup.heldout, setup.source.shards)
         baselines |= unigram_baselines(training_rows, setup.heldout, model.vocab_size)

@@ -9,6 +9,7 @@ from functools import partial
 from cloze.core.artifacts import artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, inputs_of_role
+from cloze.model import checkpoint
 from cloze.model.data.layouts import layout_for
 from cloze.model.objectives import trained_heads
 from cloze.model.train.build_model import BuiltModel, build_model
@@ -29,7 +30,6 @@ from cloze.model.train.spec.interfaces import START, StartPosition
 from cloze.model.train.spec.mixture import MixtureCounter
 from cloze.model.train.spec.schedules import Duration, StepDuration, TimeBudget, TokenDuration
 from cloze.model.train.spec.train_spec import (
-    CheckpointMetadata,
     CheckpointSpec,
     DataSpec,
     ExecutionSpec,
@@ -108,7 +108,7 @@ def prepare(config: PretrainConfig, build: BuildContext, world: World) -> Pretra
             compiled=model.compiled,
         ),
         checkpoints=CheckpointSpec(
-            metadata=CheckpointMetadata(
+            metadata=checkpoint.Metadata(
                 model=start.model,
                 heads=heads,
                 tokenizer=start.data.tokenizer,

@@ -39,7 +39,6 @@ from cloze.model.train.distributed import World
 from cloze.model.train.resume import saving, state
 from cloze.model.train.spec.interfaces import START
 from cloze.model.train.spec.progress import RunInfo, TrainerState
-from cloze.model.train.spec.train_spec import CheckpointMetadata
 from tests.flows.toy import STAGE, ToyConfig
 from tests.slurm_stand_in import Queue
 from tests.tiny_models import tiny_config, write_tokenizer
@@ -132,7 +131,7 @@ class Rank:
                 engine="torch", zero=0,
                 packages={}, start_position=START, data="d",
             )  # fmt: skip
-            saved = CheckpointMetadata(model=tiny_config(), heads={}, tokenizer=self.tokenizer)
+            saved = checkpoint.Metadata(model=tiny_config(), heads={}, tokenizer=self.tokenizer)
             self.saver = saving.CheckpointSaver(self.path, world, saved=saved, run=run, keep=1000)
         self.saver.save_async(TrainerState(step=self.step + 1), frozenset(), Tensors(self.number))
         self.step += 1

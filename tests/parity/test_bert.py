@@ -19,7 +19,8 @@ from cloze.model.families.models import load_model
 from cloze.model.hub import parity
 from cloze.model.hub.read import import_directory, read_directory
 from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
-from cloze.model.objectives import objectives, total_loss
+from cloze.model.objectives import objectives
+from tests.model.scores import score, total_loss
 from tests.parity.families import Case, their_inputs, their_labels, transformers
 from tests.tiny_models import (
     PIECES,
@@ -74,7 +75,9 @@ def test_total_loss_and_every_gradient_agree(dropout: float) -> None:
     )
     batch = tiny_batch(rows=6, length=15)
     outputs = ours(batch)
-    loss = total_loss([objective.score(outputs, batch) for objective in objectives(("mlm", "nsp"))])
+    loss = total_loss(
+        [score(objective, outputs, batch) for objective in objectives(("mlm", "nsp"))]
+    )
     expected = theirs(**their_inputs(theirs, batch), **their_labels(batch)).loss
     torch.testing.assert_close(loss, expected, **TOLERANCE)
     loss.backward()

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from cloze.core.errors import DataError
 from cloze.model.families.registry import model_config
 from cloze.model.layers.batch import unmask
-from cloze.model.objectives import objectives, total_loss
+from cloze.model.objectives import objectives
 from tests.model.datasets import lines, write_dataset
 from tests.model.layouts import laid
+from tests.model.scores import score, total_loss
 from tests.model.train.ranks import STILL, config, here
 from tests.parity.families import FORWARD, GRADIENTS, Case, batch_of, their_inputs, transformers
 from tests.parity.test_training_steps import STEPS, beginning, losses
@@ -35,7 +36,7 @@ def their_loss(theirs: Any, batch: dict[str, Tensor]) -> Tensor:
 
 
 def our_loss(ours: nn.Module, batch: dict[str, Tensor]) -> Tensor:
-    return total_loss([objective.score(ours(batch), batch) for objective in objectives(("lm",))])
+    return total_loss([score(objective, ours(batch), batch) for objective in objectives(("lm",))])
 
 
 @pytest.mark.parametrize("choice", ["padded", "buckets"])

@@ -7,7 +7,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cloze.model.objectives import objectives, total_loss
+from cloze.model.objectives import objectives
+from tests.model.scores import score, total_loss
 from tests.parity.families import FORWARD, GRADIENTS, Case, their_inputs, their_labels
 from tests.tiny_models import tiny_batch
 
@@ -23,7 +24,9 @@ def test_logits_loss_and_gradients_agree(length: int) -> None:
     masked = expected.prediction_logits.flatten(0, 1)[batch["masked_positions"]]
     torch.testing.assert_close(outputs["mlm_logits"], masked, **FORWARD)
     torch.testing.assert_close(outputs["pair_logits"], expected.seq_relationship_logits, **FORWARD)
-    loss = total_loss([objective.score(outputs, batch) for objective in objectives(("mlm", "nsp"))])
+    loss = total_loss(
+        [score(objective, outputs, batch) for objective in objectives(("mlm", "nsp"))]
+    )
     torch.testing.assert_close(loss, expected.loss, **FORWARD)
     loss.backward()
     expected.loss.backward()

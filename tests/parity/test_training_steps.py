@@ -18,12 +18,13 @@ from cloze.model.data.mixture import make_sampler, training_shards
 from cloze.model.families.bert import HUB
 from cloze.model.families.config import ModelConfig, for_dataset
 from cloze.model.families.models import new_model
-from cloze.model.objectives import objectives, total_loss
+from cloze.model.objectives import objectives
 from cloze.model.random_streams import Stream
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.setup import hyperparameters, step_duration
 from tests.model.datasets import lines, write_dataset
+from tests.model.scores import score, total_loss
 from tests.model.train.ranks import STILL, config, here
 from tests.parity.families import their_inputs, their_labels, transformers
 
@@ -43,7 +44,9 @@ def losses(
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), settings.grad_clip)
         for group in optimizer.param_groups:
-            group["lr"] = settled.learning_rate_at(settled.duration.progress_at(step, 0, 0, (0, 0)))
+            group["lr"] = settled.learning_rates_at(
+                settled.duration.progress_at(step, 0, 0, (0, 0))
+            )["learning_rate"]
         optimizer.step()
         optimizer.zero_grad()
         found.append(float(loss.detach()))
@@ -76,7 +79,9 @@ def beginning(
 
 def ours_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:
     outputs = model(batch)
-    return total_loss([objective.score(outputs, batch) for objective in objectives(("mlm", "nsp"))])
+    return total_loss(
+        [score(objective, outputs, batch) for objective in objectives(("mlm", "nsp"))]
+    )
 
 
 def theirs_of(model: nn.Module, batch: dict[str, Tensor]) -> Tensor:

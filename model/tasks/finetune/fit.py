@@ -19,14 +19,13 @@ from cloze.model import checkpoint
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.models import attach
 from cloze.model.families.pruned import is_layer_matrix
-from cloze.model.layers.encoder import compile_layers, enable_activation_checkpointing
+from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.tasks.auxiliary import add_auxiliary, without_auxiliary
-from cloze.model.tasks.auxiliary_source import AuxiliarySource
 from cloze.model.tasks.encode import groups_of
 from cloze.model.tasks.finetune.config import FinetuneConfig
 from cloze.model.tasks.heads import FrozenNetwork, check_frozen, new_network, trained_network
 from cloze.model.tasks.predict import DevEvaluator, predict_split
-from cloze.model.tasks.source import TaskObjective, source_of
+from cloze.model.tasks.source import AuxiliarySource, TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Split, Task, TaskMetadata
 from cloze.model.tasks.teacher import TaskTeacher
@@ -45,7 +44,6 @@ from cloze.model.train.resume import state
 from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
 from cloze.model.train.spec.schedules import Schedule, StepDuration
 from cloze.model.train.spec.train_spec import (
-    CheckpointMetadata,
     CheckpointSpec,
     DataSpec,
     ExecutionSpec,
@@ -104,9 +102,9 @@ class FinetuneSetup:
         return replace(self, task=task, metadata=metadata)
 
     @property
-    def saved(self) -> CheckpointMetadata:
+    def saved(self) -> checkpoint.Metadata:
         """Metadata of the checkpoints."""
-        return CheckpointMetadata(
+        return checkpoint.Metadata(
             model=self.start.model,
             heads=self.task.heads(self.metadata),
             tokenizer=self.start.tokenizer,
@@ -236,8 +234,7 @@ def prepare(
         world,
         how=micro_batch.compute_options(execution, precision, world.device, engine=engine),
     )
-    if compiled:
-        compile_layers(network)
+    objective.set_compiled(compiled)
     source = source_of(
         setup.train.samples,
         batch_size=config.global_batch,
@@ -306,11 +303,9 @@ def keep_zeros(network: nn.Module, optimizer: str, engine: EngineConfig) -> None
     for name, weight in network.named_parameters():
         if is_layer_matrix(name, weight) and not bool(weight.all()):
             mask = weight.detach() != 0
-            weight.register_hook(partial(_masked, mask))  # type: ignore[no-untyped-call]
-
-
-def _masked(mask: Tensor, gradient: Tensor) -> Tensor:
-    return gradient * mask.to(gradient.device)
+            weight.register_hook(  # type: ignore[no-untyped-call]
+                lambda gradient, mask=mask: gradient * mask.to(gradient.device)
+            )
 
 
 def _flops_per_token(setup: FinetuneSetup, attended: float) -> float:

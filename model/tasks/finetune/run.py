@@ -174,9 +174,8 @@ def score(setup: FinetuneSetup, result: FinetuneResult) -> Metrics:
 def _save(setup: FinetuneSetup, result: FinetuneResult) -> None:
     """Write predictions and the final checkpoint, without state for resuming."""
     path = setup.build.file(CHECKPOINT)
-    checkpoint.save_weights(
-        path, state=result.weights, **checkpoint.metadata_of(setup.saved, step=result.step)
-    )
+    metadata: checkpoint.Metadata = {**setup.saved, "step": result.step}
+    checkpoint.save_weights(path, state=result.weights, **metadata)
     checkpoint.finalize(path)
     setup.task.write_predictions(setup.build.path, setup.dev.examples, result.predictions)
 

@@ -37,8 +37,6 @@ class Choices:
         labels: number of the right ending, from 0; None for a split without answers.
         label_names: names of the first, second … ending in the file.
         ids: ids of the examples, if the file has any.
-        dropped: number of examples dropped on purpose, by reason.
-        where: source for messages.
     """
 
     contexts: Sequence[str]

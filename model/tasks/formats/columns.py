@@ -53,7 +53,6 @@ class TaggedWords:
         misplaced: number of tags that are invalid in the scheme; they were read as conlleval does.
         lines: columns of each line of the file; () for a blank line. Empty without a file.
         line_numbers: line number of each word, from 0.
-        where: source for messages.
     """
 
     words: Sequence[Sequence[str]]
@@ -162,10 +161,6 @@ def read_columns(
     path: str, split: str, options: TaggingOptions, expected_files: str
 ) -> TaggedWords:
     """Read the sentences of one split, with tags if the file has them.
-
-    Args:
-        path: task directory, its parent, or the split's file.
-        expected_files: description of the expected files, for messages.
 
     Raises:
         DataError: the file is missing or malformed, or a tag is not in the scheme; the message

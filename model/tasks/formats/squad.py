@@ -60,10 +60,8 @@ class SquadExamples:
         answers: reference answers of each question, empty if unanswerable; None for a split without
             answers.
         aliases: texts that count as right, where they differ from `answers`, as in MRQA.
-        dropped: number of questions dropped on purpose, by reason.
         relocated: number of answers near their answer_start, but not at it.
         misplaced: number of answers that were dropped, as they are not near it.
-        where: source for messages.
     """
 
     ids: Sequence[str]

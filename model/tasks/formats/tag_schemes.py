@@ -85,11 +85,7 @@ def count_invalid_tags(
 
 
 def detect_scheme(sentences: Sequence[Sequence[str]], spans: Sequence[Sequence[Entity]]) -> Scheme:
-    """Return the scheme with the fewest invalid tags; BIO on a tie.
-
-    Args:
-        spans: entities of each sentence.
-    """
+    """Return the scheme with the fewest invalid tags; BIO on a tie."""
     prefixes = {tag[0] for tags in sentences for tag in tags}
     for signs, scheme in (("W", "BMEWO"), ("M", "BMES"), ("ES", "BIOES"), ("LU", "BILOU")):
         if prefixes & set(signs):

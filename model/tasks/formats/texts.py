@@ -40,8 +40,6 @@ class TextExamples:
         text_pairs: second text of each example, for tasks on pairs.
         ids: ids of the examples, if the file has any.
         locations: file and line of each example, for messages; empty if unknown.
-        dropped: number of examples dropped on purpose, by reason.
-        where: source for messages.
     """
 
     texts: Sequence[str]
@@ -77,11 +75,6 @@ def read_rows(
     prepare: Callable[[Table], Table] = lambda table: table,
 ) -> tuple[TextExamples, Sequence[str] | None]:
     """Read the texts of one split, and the answers of the file; None if the split has none.
-
-    Args:
-        path: task directory, its parent, or the split's file.
-        expected_files: description of the expected files, for messages.
-        prepare: function that returns the table with other columns.
 
     Raises:
         DataError: the file is missing or malformed, a text is empty, an answer missing, or an id is

@@ -6,9 +6,8 @@ include the task: metric `mrpc_f1`, weight `heads.mrpc.classifier`, files `predi
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -28,6 +27,7 @@ from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import Examples, Loss, Metrics, Samples, Task, TaskMetadata, part_of
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
+V = TypeVar("V")
 TASKS, HEADS = "tasks", "heads"  # key of the task metadata; module name of the network
 OF = "of "  # prefix of the batch entry that names the task
 
@@ -176,63 +176,56 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
 
     def read(self, path: str, split: str, limit_per_class: int | None) -> MultiTaskExamples:
         """Read all tasks; `path` is for those without a data path."""
-        examples = {
-            name: part.read(self.options.tasks[name].data or path, split, limit_per_class)
-            for name, part in self.parts.items()
-        }
-        for name, part_examples in examples.items():
-            if not len(part_examples):
-                raise DataError(f"{part_examples.where} has no examples; leave {name} out of tasks")
-        return MultiTaskExamples(parts=examples)
+        own = self.options.tasks
+        parts = self._each(
+            lambda name, part: part.read(own[name].data or path, split, limit_per_class)
+        )
+        for name, examples in parts.items():
+            if not len(examples):
+                raise DataError(f"{examples.where} has no examples; leave {name} out of tasks")
+        return MultiTaskExamples(parts=parts)
+
+    def _each(self, of_task: Callable[[str, Task[Any, Any]], V]) -> dict[str, V]:
+        """Return what a function of its name and itself gives for each task."""
+        return {name: of_task(name, task) for name, task in self.parts.items()}
 
     def metadata(self, train: MultiTaskExamples) -> TaskMetadata:
         """Return the metadata of each task, with its name and options."""
-        return {
-            TASKS: {
-                name: {
-                    **task.metadata(train.parts[name]),
-                    "name": task.name,
-                    "options": dict(self.options.tasks[name].options),
-                }
-                for name, task in self.parts.items()
-            }
-        }
+
+        def metadata(name: str, task: Task[Any, Any]) -> TaskMetadata:
+            options = dict(self.options.tasks[name].options)
+            return {**task.metadata(train.parts[name]), "name": task.name, "options": options}
+
+        return {TASKS: self._each(metadata)}
 
     def heads(self, metadata: TaskMetadata) -> dict[str, Any]:
-        return {name: task.heads(metadata[TASKS][name]) for name, task in self.parts.items()}
+        return self._each(lambda name, task: task.heads(metadata[TASKS][name]))
 
     def align_labels(
         self, examples: MultiTaskExamples, metadata: TaskMetadata
     ) -> MultiTaskExamples:
-        aligned = {
-            name: task.align_labels(examples.parts[name], metadata[TASKS][name])
-            for name, task in self.parts.items()
-        }
-        return dataclasses.replace(examples, parts=aligned)
+        parts, own = examples.parts, metadata[TASKS]
+        aligned = self._each(lambda name, task: task.align_labels(parts[name], own[name]))
+        return MultiTaskExamples(parts=aligned)
 
     def balance_classes(self, train: MultiTaskExamples) -> MultiTaskExamples:
-        balanced = {
-            name: task.balance_classes(train.parts[name]) for name, task in self.parts.items()
-        }
-        return dataclasses.replace(train, parts=balanced)
+        parts = self._each(lambda name, task: task.balance_classes(train.parts[name]))
+        return MultiTaskExamples(parts=parts)
 
     def encode(
         self, examples: MultiTaskExamples, tokenizer: Tokenizer, max_length: int
     ) -> MultiTaskSamples:
         """Encode each task with one maximum length; rows are as long as their texts."""
-        samples = {
-            name: task.encode(examples.parts[name], tokenizer, max_length)
-            for name, task in self.parts.items()
-        }
-        return MultiTaskSamples(parts=samples)
+        parts = examples.parts
+        return MultiTaskSamples(
+            parts=self._each(lambda name, task: task.encode(parts[name], tokenizer, max_length))
+        )
 
     def network(
         self, backbone: Backbone, config: ModelConfig, metadata: TaskMetadata, dropout: float
     ) -> nn.Module:
-        networks = {
-            name: task.network(backbone, config, metadata[TASKS][name], dropout)
-            for name, task in self.parts.items()
-        }
+        own = metadata[TASKS]
+        networks = self._each(lambda name, task: task.network(backbone, config, own[name], dropout))
         return MultiTaskNetwork(networks, backbone)
 
     def count(self, batch: Mapping[str, Any]) -> int:
@@ -260,12 +253,9 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
 
     def score(self, examples: MultiTaskExamples, predictions: dict[str, Any]) -> Metrics:
         """Return `mean` of the tasks' scores, and each task's metrics with its name as prefix."""
-        figures = {
-            name: task.score(examples.parts[name], predictions[name])
-            for name, task in self.parts.items()
-        }
-        mean = statistics.fmean(figures[name][task.metrics[0]] for name, task in self.parts.items())
-        return {"mean": mean, **_prefixed(figures)}
+        scores = self._each(lambda name, task: task.score(examples.parts[name], predictions[name]))
+        mean = statistics.fmean(scores[name][task.metrics[0]] for name, task in self.parts.items())
+        return {"mean": mean, **_prefixed(scores)}
 
     def tuned_options(
         self, examples: MultiTaskExamples, predictions: dict[str, Any]
@@ -278,20 +268,14 @@ class MultiTask(Task[MultiTaskExamples, dict[str, Any]]):
         return {TASKS: tasks}
 
     def baselines(self, examples: MultiTaskExamples) -> Metrics:
-        return _prefixed(
-            {name: task.baselines(examples.parts[name]) for name, task in self.parts.items()}
-        )
+        return _prefixed(self._each(lambda name, task: task.baselines(examples.parts[name])))
 
     def dataset_statistics(self, examples: MultiTaskExamples) -> dict[str, Any]:
-        return {
-            "by_task": {
-                name: {
-                    "examples": len(examples.parts[name]),
-                    **task.dataset_statistics(examples.parts[name]),
-                }
-                for name, task in self.parts.items()
-            }
-        }
+        def statistics_of(name: str, task: Task[Any, Any]) -> dict[str, Any]:
+            own = examples.parts[name]
+            return {"examples": len(own), **task.dataset_statistics(own)}
+
+        return {"by_task": self._each(statistics_of)}
 
     def write_predictions(
         self, directory: str, examples: MultiTaskExamples, predictions: dict[str, Any]

@@ -20,12 +20,7 @@ def create_engine(
     micro_batch: int,
     accumulation: int,
 ) -> Engine:
-    """Create the chosen engine over the trained module.
-
-    Args:
-        micro_batch: maximum number of samples per micro-batch.
-        accumulation: maximum number of micro-batches per step.
-    """
+    """Create the chosen engine over the trained module."""
     engine: Engine = resolve_name(ENGINES[choice.name])(
         trained, recipe, world, choice, micro_batch=micro_batch, accumulation=accumulation
     )

@@ -21,9 +21,8 @@ from cloze.model.data.batch import (
     prefetch_batches,
 )
 from cloze.model.data.layouts import LayoutKind
-from cloze.model.data.mixture import ConcatenatedRows
+from cloze.model.data.mixture import ConcatenatedRows, RowTable
 from cloze.model.data.sampler import shard_range
-from cloze.model.data.shards import RowTable
 from cloze.model.layers.batch import Batch
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.scoring import PretrainModule

@@ -1,37 +1,117 @@
-"""The trained module of pretraining: model and objectives, from a batch to the loss."""
+"""The trained modules' common part, a weighted sum of losses, and the module of pretraining."""
 
 from __future__ import annotations
 
+import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from cloze.core.errors import UsageError
 from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.cross_entropy import VocabularyHead, enable_lazy_logits
 from cloze.model.layers.encoder import compile_layers
-from cloze.model.objectives import LossSum, figures_of, objectives, total_loss
+from cloze.model.objectives import objectives
 from cloze.model.objectives.distillation import Comparison
 from cloze.model.train.precision import DTYPES, Precision
 from cloze.model.train.resume.initialization import Teacher
 from cloze.model.train.spec.interfaces import TrainModule
 
 
-class PretrainModule(TrainModule):
+class WeightedLosses(TrainModule):
+    """A network and its losses, of objectives or of a task, whose weighted sum is trained.
+
+    Args:
+        names: names of the losses, in their order.
+        weights: weight of each; a loss of weight 0 is logged, and has no gradient at all.
+        precision: of the forward pass alone; everything else stays fp32.
+        device_type: device type to compile for.
+    """
+
+    one_graph: bool = False  # compiled for a CPU, the step is one graph for batches of one shape
+
+    def __init__(
+        self,
+        model: nn.Module,
+        names: Sequence[str],
+        weights: Sequence[float],
+        precision: Precision,
+        device_type: str = "cpu",
+    ) -> None:
+        super().__init__()
+        if not names:
+            raise UsageError("there is no objective to train on; name at least one")
+        self.model, self.names, self.weights = model, tuple(names), tuple(weights)
+        self.precision, self.device_type = precision, device_type
+        self._autocast: Callable[[str], AbstractContextManager[object]] = (
+            nullcontext if precision == "fp32" else partial(torch.autocast, dtype=DTYPES[precision])
+        )
+        self._compiled, self._layerwise = self._loss, False
+
+    @abc.abstractmethod
+    def _sums(self, batch: Batch) -> tuple[Sequence[tuple[Tensor, Tensor]], Any]:
+        """Return each loss, summed, with its number of right answers, and the model's outputs."""
+
+    @abc.abstractmethod
+    def predict(self, batch: Batch) -> Any:
+        """Return what an evaluation needs for a batch on the device."""
+
+    def forward(self, batch: Batch, counts: Tensor | None = None) -> Any:
+        """Return loss and metrics, compiled while training; without counts `predict`."""
+        if counts is None:
+            return self.predict(batch)
+        return (self._compiled if self.training else self._loss)(batch, counts)
+
+    def _loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
+        sums, _ = self._sums(batch)
+        loss = torch.zeros((), dtype=torch.float32, device=sums[0][0].device)
+        for number, weight in enumerate(self.weights):
+            # At weight 0 a head has no gradient at all, so that no optimizer moves it.
+            if weight:
+                # as in BERT (A.2)
+                loss = loss + weight * sums[number][0] / counts[number].clamp(min=1)
+        return loss, figures_of(sums)
+
+    def set_compiled(self, compiled: bool) -> None:
+        """Compile training steps from the next one on, or none."""
+        on_cpu = self.device_type == "cpu"
+        self._compiled = self._loss
+        self._layerwise = compiled and not (on_cpu and self.one_graph)
+        compile_layers(self.model, self._layerwise)
+        for module in self.model.modules():
+            if isinstance(module, VocabularyHead):
+                module.compiled = self._layerwise and not on_cpu
+        if compiled and not self._layerwise:
+            self._compiled = torch.compile(
+                self._loss, dynamic=False, options={"fallback_random": True}
+            )
+            # Recomputing activations, above all masks, is cheaper than keeping them.
+            torch._functorch.config.aggressive_recomputation = True
+
+
+def figures_of(sums: Sequence[tuple[Tensor, Tensor]]) -> Tensor:
+    """Return float64 [2, losses], without gradient: summed losses and right answers."""
+    return torch.stack([torch.stack([part.detach().double() for part in own]) for own in sums], 1)
+
+
+class PretrainModule(WeightedLosses):
     """A model and its objectives.
 
     Args:
         compiled: True to use torch.compile: on a CPU for the whole step, with batches of one fixed
             shape; on other devices for each layer, with batches of any shape.
-        device_type: device type to compile for.
         weights: objective name -> weight in the loss. Default: 1.
         teacher: adds its outputs for a batch to the model's.
         comparison: runs both networks, and records the states that objectives compare.
     """
+
+    one_graph = True
 
     def __init__(
         self,
@@ -44,14 +124,8 @@ class PretrainModule(TrainModule):
         teacher: Teacher | None = None,
         comparison: Comparison | None = None,
     ) -> None:
-        super().__init__()
-        self.model = model
-        self.names = tuple(names)
-        self.precision = precision
-        # Of the forward pass alone; everything else stays fp32.
-        self._autocast: Callable[[str], AbstractContextManager[object]] = (
-            nullcontext if precision == "fp32" else partial(torch.autocast, dtype=DTYPES[precision])
-        )
+        own_weights = [(weights or {}).get(name, 1.0) for name in names]
+        super().__init__(model, names, own_weights, precision, device_type)
         self.objectives = objectives(names)
         if isinstance(model, PretrainingModel):
             model.predicts_all_positions = any(
@@ -59,27 +133,10 @@ class PretrainModule(TrainModule):
             )
         if not any(objective.reads_logits for objective in self.objectives):
             enable_lazy_logits(model)
-        self.weights = dict(weights or {})
         self.teacher, self._comparison = teacher, comparison
         # Set by `predict`: empty until the first held-out batch.
         self.detail_names: tuple[str, ...] = ()
-        self.device_type = device_type
         self.set_compiled(compiled)
-
-    def set_compiled(self, compiled: bool) -> None:
-        """Compile training steps from the next one on, or none."""
-        self._compiled = self._loss
-        self._layerwise = compiled and self.device_type != "cpu"
-        compile_layers(self.model, self._layerwise)
-        for module in self.model.modules():
-            if isinstance(module, VocabularyHead):
-                module.compiled = self._layerwise
-        if compiled and not self._layerwise:
-            self._compiled = torch.compile(
-                self._loss, dynamic=False, options={"fallback_random": True}
-            )
-            # Recomputing activations, above all masks, is cheaper than keeping them.
-            torch._functorch.config.aggressive_recomputation = True
 
     def count_targets(self, batch: Batch) -> list[int]:
         """Count the predictions of each objective on a collated batch, before the model runs."""
@@ -98,25 +155,16 @@ class PretrainModule(TrainModule):
         total = sum(losses)
         return None if math.isnan(total) else total
 
-    def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Return loss and metrics as `TrainModule.loss`; compiled while training."""
-        return (self._compiled if self.training else self._loss)(batch, counts)
-
     def uncompiled(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
         """Return loss and metrics for a batch of any shape, never compiled."""
         with self._plain():
             return self._loss(batch, counts)
 
-    def _loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
-        sums, _ = self._sums(batch)
-        weights = [self.weights.get(item.name, 1.0) for item in sums]
-        return total_loss(sums, counts, weights), figures_of(sums)
-
     def predict(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return the metrics of `loss` and finer ones, never compiled: batch shapes vary.
+        """Return the metrics of `forward` and finer ones, never compiled: batch shapes vary.
 
         Returns:
-            float64 [2, objectives] as in `loss`, and float64 [2, details]: sums and counts of the
+            float64 [2, objectives] as in `forward`; float64 [2, details], sums and counts of the
             objectives' details, named by `detail_names`.
         """
         sums, outputs = self._sums(batch)
@@ -138,7 +186,7 @@ class PretrainModule(TrainModule):
         """Return the context in which compiled layers run plain."""
         return torch.compiler.set_stance("force_eager") if self._layerwise else nullcontext()
 
-    def _sums(self, batch: Batch) -> tuple[list[LossSum], dict[str, Tensor]]:
+    def _sums(self, batch: Batch) -> tuple[list[tuple[Tensor, Tensor]], dict[str, Tensor]]:
         """Return each objective's loss and the outputs; only training runs compiled layers."""
         with (
             nullcontext() if self.training else self._plain(),
@@ -152,4 +200,4 @@ class PretrainModule(TrainModule):
                 outputs = self.model(batch)
                 if self.teacher is not None:
                     outputs |= self.teacher(batch)
-        return [objective.score(outputs, batch) for objective in self.objectives], outputs
+        return [objective.loss(outputs, batch) for objective in self.objectives], outputs

@@ -24,13 +24,14 @@ from cloze.model.data.mixture import (
     ConcatenatedRows,
     MixtureAssignment,
     MixtureSampler,
+    RowTable,
     check_compatible,
     make_sampler,
     quotas,
     training_shards,
 )
 from cloze.model.data.sampler import Sampler, micro_batch_ranges
-from cloze.model.data.shards import RowTable, ShardedRows, verify
+from cloze.model.data.shards import ShardedRows, verify
 from cloze.model.objectives import CAUSAL, share_left_to_right
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
@@ -52,8 +53,8 @@ class TrainingData:
     """
 
     info: DatasetInfo
-    train: ShardedRows | ConcatenatedRows
-    heldout: ShardedRows | ConcatenatedRows
+    train: RowTable
+    heldout: RowTable
     tokenizer: str
     fingerprint: str = ""
     fingerprints: Mapping[str, str] | None = None
@@ -161,7 +162,7 @@ def open_dataset(path: str, dynamic: bool, world: World) -> TrainingData:
     )
 
 
-def _shards(rows: ShardedRows | ConcatenatedRows) -> ShardedRows:
+def _shards(rows: RowTable) -> ShardedRows:
     assert isinstance(rows, ShardedRows)
     return rows
 

@@ -30,10 +30,8 @@ from cloze.model.train.loop.rollback import (
 )
 from cloze.model.train.loop.steps import (
     LocalRequests,
-    PreparedStep,
     StepResults,
     StepRunner,
-    SyncedStep,
     prepare,
     sync_steps,
 )
@@ -44,7 +42,7 @@ from cloze.model.train.monitor.profiler import Profiler
 from cloze.model.train.monitor.watchdog import ShutdownTimeEstimator, StepTimer
 from cloze.model.train.resume import state
 from cloze.model.train.resume.saving import CheckpointSaver
-from cloze.model.train.spec.interfaces import EvaluationInterrupted
+from cloze.model.train.spec.interfaces import EvaluationInterrupted, StepBatches
 from cloze.model.train.spec.progress import RunInfo, TrainerState
 from cloze.model.train.spec.schedules import ScheduleProgress
 from cloze.model.train.spec.train_spec import TrainingResult, TrainSpec
@@ -89,7 +87,7 @@ class _TrainingLoop:
         execution = build.execution
         self.training, self.world, self.stop = training, world, stop
         self.progress = TrainerState() if resumed is None else resumed.progress
-        self.triggers = StepTriggers(training, execution)
+        self.triggers, self.next_line = StepTriggers(training, execution), 0
         self.reporter = TrainingReporter(training, world, report, self._step_numbers)
         self.results = StepResults(training, world, self.reporter)
         self.source = pass_over(training.data.source, self.progress.passed)
@@ -212,23 +210,23 @@ class _TrainingLoop:
         with Prefetch(prepare(self.training, self.source, self.world, progress.step)) as prepared:
             self.throughput.begin()
             self.timer.begin(progress.step + 1)
-            for work, synced in sync_steps(self.timer.wait_for(prepared), self.world, requests):
-                if synced.stop:
+            for work in sync_steps(self.timer.wait_for(prepared), self.world, requests):
+                if work.stop:
                     self._stop()
                 # A save among skipped steps could prune the checkpoint that a rollback needs.
-                if synced.save and not progress.skipped_in_a_row:
+                if work.save and not progress.skipped_in_a_row:
                     self._save()
-                if synced.last and not progress.budget:
-                    progress.budget = [progress.step, synced.last]
+                if work.last and not progress.budget:
+                    progress.budget = [progress.step, work.last]
                 schedule_progress = duration.progress_at(
-                    progress.step, progress.tokens, synced.tokens, progress.budget
+                    progress.step, progress.tokens, work.tokens, progress.budget
                 )
                 with pulse.phase(RankPhase.COMPUTING):
-                    record = self._step(work, synced, schedule_progress)
-                if self.triggers.should_keep(progress, synced.tokens, schedule_progress):
+                    record = self._step(work, schedule_progress)
+                if self.triggers.should_keep(progress, work.tokens, schedule_progress):
                     progress.kept.append(progress.step)
-                self.throughput.step(synced.tokens, work.sizes)
-                self.cost.add(synced.tokens, synced.by_source, work.sizes)
+                self.throughput.step(work.tokens, work.sizes)
+                self.cost.add(work.tokens, work.by_source, work.sizes)
                 if record is None:
                     self.reporter.report_progress_throttled()
                 else:
@@ -244,18 +242,23 @@ class _TrainingLoop:
                 self.shutdown_time.observe_step(self.timer.median_step_seconds)
 
     def _step(
-        self, work: PreparedStep, synced: SyncedStep, schedule_progress: ScheduleProgress
+        self, work: StepBatches, schedule_progress: ScheduleProgress
     ) -> dict[str, Any] | None:
         """Run one step and return the first part of its log line, if it gets one."""
         hyperparameters, progress = self.training.hyperparameters, self.progress
-        logs = self.triggers.should_log(progress.step + 1, schedule_progress)
+        step = progress.step + 1
+        if asked := step >= self.next_line:
+            self.next_line = self.triggers.next_line(step)
+        logs = asked and self.triggers.should_log(step, schedule_progress)
         # The engine sets it, times the `rate` of each group of parameters.
-        rate = hyperparameters.learning_rate_at(schedule_progress)
-        pending = self.runner.run(progress.step, work, synced, rate)
-        progress.step, progress.tokens = progress.step + 1, progress.tokens + synced.tokens
-        if synced.by_source:  # of a mixture
-            before = progress.by_source or [0] * len(synced.by_source)
-            progress.by_source = [sum(pair) for pair in zip(before, synced.by_source, strict=True)]
+        rate = hyperparameters.learning_rate * hyperparameters.schedule.factor(
+            schedule_progress.done, schedule_progress.total, schedule_progress.step_size
+        )
+        pending = self.runner.run(work, rate)
+        progress.step, progress.tokens = progress.step + 1, progress.tokens + work.tokens
+        if work.by_source:  # of a mixture
+            before = progress.by_source or [0] * len(work.by_source)
+            progress.by_source = [sum(pair) for pair in zip(before, work.by_source, strict=True)]
         keep = 0 if logs or self.world.device.type == "cpu" else 1  # a GPU still computes
         self.results.process(progress, self.source, pending, keep=keep)
         if not logs:
@@ -286,7 +289,7 @@ class _TrainingLoop:
             request, self.training, self.progress, self.world, self.reporter.skipped_steps
         )
         self.runner.load(checkpoint)
-        self.progress = checkpoint.progress
+        self.progress, self.next_line = checkpoint.progress, 0
         self.source = pass_over(self.training.data.source, self.progress.passed)
         self.results.restore(self.progress)
         self.saved_step = self.progress.step

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from cloze.core import random_keys
 from cloze.core.processes import RankPhase
-from cloze.model.data.batch import TokenCounts, move, pin, sizes
+from cloze.model.data.batch import move, pin, sizes
 from cloze.model.random_streams import Stream
 from cloze.model.train.device_scalars import LEAST, AsyncScalar
 from cloze.model.train.distributed import World
@@ -35,39 +35,6 @@ from cloze.model.train.resume.state import ResumeState
 from cloze.model.train.spec.interfaces import BatchSource, MicroBatch, StepBatches
 from cloze.model.train.spec.progress import TrainerState
 from cloze.model.train.spec.train_spec import TrainSpec
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedStep:
-    """A step's micro-batches on this rank, in pinned memory for a GPU.
-
-    Attributes:
-        step: number of the step, from 0.
-        batches: micro-batches and numbers of real tokens.
-        sizes: token counts for the throughput.
-    """
-
-    step: int
-    batches: StepBatches
-    sizes: TokenCounts
-    counts: list[int]
-
-
-@dataclass(frozen=True, slots=True)
-class SyncedStep:
-    """The values of a step that all ranks agree on: requests, and sums of `PreparedStep`.
-
-    Attributes:
-        stop, save: True to stop or save before the step.
-        last: number of the last step that rank 0 has fixed; 0: none.
-    """
-
-    stop: bool
-    save: bool
-    last: int
-    tokens: int
-    counts: list[int]
-    by_source: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,63 +56,68 @@ class LocalRequests:
 
 def prepare(
     training: TrainSpec, source: BatchSource, world: World, first: int
-) -> Iterator[PreparedStep]:
-    """Yield every step from `first` on; runs in the prefetch thread."""
+) -> Iterator[StepBatches]:
+    """Yield every step from `first` on, for a GPU in pinned memory; runs in the prefetch thread."""
     total_steps = training.hyperparameters.duration.steps
     for step in count(first) if total_steps is None else range(first, total_steps):
         work = source.step_batches(step, world.rank, world.size)
-        batches = [item.batch for item in work.micro_batches]
+        micro_batches = work.micro_batches
+        batches = [item.batch for item in micro_batches]
         # Here, where batches are on the host: later, a count would be read from the device.
-        counts = np.sum([training.trained.count_targets(batch) for batch in batches], axis=0)
+        targets = np.sum([training.trained.count_targets(batch) for batch in batches], axis=0)
         if world.device.type == "cuda":
-            work = replace(
-                work,
-                micro_batches=[
-                    MicroBatch(item.first, pin(item.batch, world.device))
-                    for item in work.micro_batches
-                ],
-            )
-        yield PreparedStep(step, work, sizes(*batches), counts.tolist())
+            micro_batches = [
+                MicroBatch(item.first, pin(item.batch, world.device)) for item in micro_batches
+            ]
+        yield replace(
+            work,
+            micro_batches=micro_batches,
+            step=step,
+            sizes=sizes(*batches),
+            targets=targets.tolist(),
+        )
 
 
 def sync_steps(
-    steps: Iterable[PreparedStep], world: World, requests: LocalRequests
-) -> Iterator[tuple[PreparedStep, SyncedStep]]:
-    """Yield each step with the values that the ranks agree on.
+    steps: Iterable[StepBatches], world: World, requests: LocalRequests
+) -> Iterator[StepBatches]:
+    """Yield each step with the requests and sums that the ranks agree on.
 
     A single process polls its requests just before the step. Several ranks send the next step's
     message before they run the current step, so requests take effect one step later.
     """
-    if world.size == 1:
-        for step in steps:
-            yield step, _begin(step, world, requests)()
-            if requests.over():
-                return
-        return
-    pending: tuple[PreparedStep, Callable[[], SyncedStep]] | None = None
+    pending: Callable[[], StepBatches] | None = None
     for step in steps:
-        started = step, _begin(step, world, requests)
-        if pending is not None:
-            yield pending[0], pending[1]()
+        agreed = _begin(step, world, requests)
+        if world.size > 1:
+            pending, agreed = agreed, pending
+        if agreed is not None:
+            yield agreed()
             if requests.over():
-                started[1]()  # completes the collective that is already started
+                if pending is not None:
+                    pending()  # completes the collective that is already started
                 return
-        pending = started
     if pending is not None:
-        yield pending[0], pending[1]()
+        yield pending()
 
 
-def _begin(step: PreparedStep, world: World, requests: LocalRequests) -> Callable[[], SyncedStep]:
+def _begin(step: StepBatches, world: World, requests: LocalRequests) -> Callable[[], StepBatches]:
     last = requests.fix(step.step) if world.is_rank_zero else 0
     # One message for all: only rank 0 sets `save` and `last`, so their sums are its values.
     flags = [int(requests.stop()), int(world.is_rank_zero and requests.save()), last]
-    tokens, by_source = step.batches.tokens, step.batches.by_source
-    sums = world.all_reduce_sum_async([*flags, tokens, *by_source, *step.counts])
+    sums = world.all_reduce_sum_async([*flags, step.tokens, *step.by_source, *step.targets])
 
-    def agreed() -> SyncedStep:
-        stop, save, last, all_tokens, *others = sums()
-        sources, counts = others[: len(by_source)], others[len(by_source) :]
-        return SyncedStep(bool(stop), bool(save), last, all_tokens, counts, sources)
+    def agreed() -> StepBatches:
+        (stop, save, last, tokens, *others), sources = sums(), len(step.by_source)
+        return replace(
+            step,
+            stop=bool(stop),
+            save=bool(save),
+            last=last,
+            tokens=tokens,
+            by_source=others[:sources],
+            targets=others[sources:],
+        )
 
     return agreed
 
@@ -199,16 +171,16 @@ class StepRunner:
         """Return the state of the loss scale for a checkpoint; empty: no scaling."""
         return [] if self.engine.loss_scaler is None else self.engine.loss_scaler.state()
 
-    def run(self, step: int, work: PreparedStep, synced: SyncedStep, rate: float) -> PendingStep:
-        """Run step `step` (from 0)."""
-        hyperparameters, device = self._hyperparameters, self._device
+    def run(self, work: StepBatches, rate: float) -> PendingStep:
+        """Run a step that the ranks agree on."""
+        hyperparameters, device, step = self._hyperparameters, self._device, work.step
         # On the device, where losses are divided by them: the host waits for nothing.
         # At least 1: an objective without targets in this step has the loss 0, not 0 / 0.
-        counts = torch.from_numpy(np.maximum(1, synced.counts).astype(np.float32))
+        counts = torch.from_numpy(np.maximum(1, work.targets).astype(np.float32))
         if device.type != "cpu":
             counts = counts.pin_memory().to(device, non_blocking=True)
-        figures = torch.zeros(2, len(synced.counts), dtype=torch.float64, device=device)
-        micro_batches = work.batches.micro_batches
+        figures = torch.zeros(2, len(work.targets), dtype=torch.float64, device=device)
+        micro_batches = work.micro_batches
         for number, item in enumerate(micro_batches):
             # By sample and step, so that dropout does not depend on ranks, splits or a resume.
             seed = random_keys.fold_in(hyperparameters.seed, Stream.DROPOUT, step, item.first)
@@ -247,12 +219,7 @@ class MetricWindow:
         self.sums = torch.zeros(2, len(self.names), dtype=torch.float64, device=self.device)
 
     def add(self, figures: Tensor, counts: Tensor, norm: float) -> None:
-        """Add a step.
-
-        Args:
-            figures: this rank's sums, see `PretrainModule`.
-            counts: counts of the step over all ranks.
-        """
+        """Add a step: this rank's sums of its losses, and the counts of all ranks."""
         # Divided by the counts of all ranks, so that the ranks' shares add up to the mean. On the
         # device: reading them would make the host wait in every step.
         self.sums += figures / counts.double()

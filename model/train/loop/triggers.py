@@ -15,6 +15,7 @@ from cloze.model.train.spec.schedules import ROUNDING, ScheduleProgress
 from cloze.model.train.spec.train_spec import TrainSpec
 
 SAVE_SECONDS = 600.0  # between checkpoints, without `checkpoint_every`
+AHEAD = 1000  # steps among which the next log line is looked for
 LINES = 100  # log lines of a training with an unknown number of steps
 
 
@@ -62,6 +63,16 @@ class StepTriggers:
             or step == self._training.data.start_position.step + 1
             or self.should_evaluate(step, schedule_progress)
         )
+
+    def next_line(self, step: int) -> int:
+        """Return the next step after `step` that may get a log line; none before it is asked."""
+        last = self._training.hyperparameters.duration.steps
+        if last is None:  # what tokens or seconds decide is known at the step itself
+            return step + 1
+        # A few steps at a time: a line may be as far away as the training is long.
+        end = min(last, step + AHEAD)
+        lines = (n for n in range(step + 1, end) if self.should_log(n, self.progress_at(n)))
+        return next(lines, max(end, step + 1))
 
     def should_evaluate(self, step: int, schedule_progress: ScheduleProgress) -> bool:
         """Return True if the step is evaluated."""

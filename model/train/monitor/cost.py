@@ -30,8 +30,6 @@ class CostMeter:
     """The cost of a training, seen by one rank; rank 0's totals count.
 
     Args:
-        flops_per_token: mean attended tokens -> model FLOPs per token of a step.
-        words_per_token: words per real token of each dataset; NaN: unknown.
         earlier: totals up to the resumed checkpoint; empty: a new training; None: unknown.
     """
 

@@ -100,9 +100,6 @@ def layerwise_lr_multipliers(names: Iterable[str], decay: float) -> Callable[[st
     See `_get_layer_lrs` of google-research/electra's model/optimization.py (Clark et al., 2020,
     appendix B). The pooler and a norm after the last layer, which ELECTRA lacks, have decay. A
     decoder and a second encoder count their own layers, see `_depths`.
-
-    Args:
-        names: names of all parameters of the network.
     """
     depth_of = _depths(names)
 

@@ -100,7 +100,6 @@ def initial_model(
 
     Args:
         trunk: the trunk, or this phase's own checkpoint.
-        pieces: tokenizer directory of the dataset.
 
     Raises:
         UsageError: the model or dataset does not fit the optimizer state.

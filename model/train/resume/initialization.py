@@ -120,10 +120,6 @@ class Teacher:
         temperature = student.teacher_temperature() if distill is None else distill.temperature
         self.temperature = torch.tensor(temperature)
 
-    def first_weights(self, student: ModelConfig) -> dict[str, Tensor]:
-        """Return the initial weights of a student of this config."""
-        return first_weights(student, self.model, self.state)
-
     def to(self, device: torch.device) -> None:
         """Move the teacher to the student's device, before the first batch."""
         self.network.to(device)
@@ -223,8 +219,6 @@ def initial_model(
     Args:
         requested: model of the config; None: the checkpoint's, or BERT-base without a checkpoint.
         path: a checkpoint, or None.
-        info: metadata of the dataset.
-        pieces: tokenizer directory of the dataset.
         teacher: gives a student without a checkpoint its initial weights.
 
     Raises:
@@ -233,7 +227,7 @@ def initial_model(
     """
     if path is None:
         model = for_dataset(requested or model_config(DEFAULT_MODEL), info)
-        weights = teacher.first_weights(model) if teacher else {}
+        weights = first_weights(model, teacher.model, teacher.state) if teacher else {}
         return InitialModel(model=model, teacher_weights=weights)
     with checkpoint.resolve_pinned(path) as directory:
         loaded = checkpoint.load(directory)

@@ -37,7 +37,6 @@ from cloze.model.train.distributed import SAVING_TIMEOUT, World
 from cloze.model.train.engines.protocol import Engine
 from cloze.model.train.resume import state
 from cloze.model.train.spec.progress import RunInfo, TrainerState
-from cloze.model.train.spec.train_spec import CheckpointMetadata
 
 LINGER_SECONDS = 60.0  # time that a failing training gives a running save
 
@@ -78,7 +77,7 @@ class CheckpointSaver:
     """
 
     def __init__(
-        self, path: str, world: World, *, saved: CheckpointMetadata, run: RunInfo, keep: int,
+        self, path: str, world: World, *, saved: checkpoint.Metadata, run: RunInfo, keep: int,
         sync: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         self._path, self._world, self._saved, self._run = path, world, saved, run
@@ -277,12 +276,10 @@ class CheckpointSaver:
         directory = self._directory(snapshot.step)
         with self._world.fence.locked():
             with storage.hashing_written(directory) as written:
-                checkpoint.write_metadata(
-                    directory,
-                    **checkpoint.metadata_of(
-                        self._saved, datasets=snapshot.datasets, step=snapshot.step
-                    ),
-                )
+                metadata: checkpoint.Metadata = {
+                    **self._saved, "datasets": snapshot.datasets, "step": snapshot.step
+                }  # fmt: skip
+                checkpoint.write_metadata(directory, **metadata)
                 training_state = storage.join(directory, checkpoint_files.TRAINING, state.STATE)
                 storage.write_bytes(training_state, snapshot.state)
                 # The log first: a resume at this step cuts later lines, and must find the earlier

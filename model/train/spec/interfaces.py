@@ -12,15 +12,13 @@ other values that can be pinned and moved.
 from __future__ import annotations
 
 import abc
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
-from cloze.model.data.batch import move
+from cloze.model.data.batch import TokenCounts
 from cloze.model.layers.batch import Batch
 from cloze.model.train.spec.schedules import ScheduleProgress
 
@@ -46,17 +44,28 @@ class MicroBatch:
 
 @dataclass(frozen=True, slots=True)
 class StepBatches:
-    """A step on one rank.
+    """A step on one rank; the loop fills in what has a default, and then sums over ranks.
 
     Attributes:
         micro_batches: the same number on every rank.
-        tokens: number of real tokens.
-        by_source: of a mixture: real tokens of each dataset.
+        tokens: number of real tokens; then of all ranks.
+        by_source: of a mixture: real tokens of each dataset; then of all ranks.
+        step: number of the step, from 0.
+        sizes: token counts of this rank, for the throughput.
+        targets: predictions of each loss; then of all ranks.
+        stop, save: True to stop or save before the step.
+        last: number of the last step that rank 0 has fixed; 0: none.
     """
 
     micro_batches: Sequence[MicroBatch]
     tokens: int
     by_source: Sequence[int] = ()
+    step: int = 0
+    sizes: TokenCounts = field(default_factory=TokenCounts)
+    targets: Sequence[int] = ()
+    stop: bool = False
+    save: bool = False
+    last: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,59 +142,20 @@ class TrainModule(nn.Module, abc.ABC):
         """Count the predictions of each objective on a batch, before the model runs; 0 if empty."""
 
     @abc.abstractmethod
-    def loss(self, batch: Batch, counts: Tensor) -> tuple[Tensor, Tensor]:
-        """Score a batch on the device.
+    def forward(self, batch: Batch, counts: Tensor | None = None) -> Any:
+        """Score a batch on the device, or predict it without counts.
+
+        Callers must use this method: at ZeRO stage 3 only a call of the whole module gathers its
+        weights.
 
         Args:
             counts: float [objectives], the divisor of each summed loss.
 
         Returns:
             The loss, an fp32 scalar; and without gradient, float64 [2, objectives]: each
-            objective's summed loss in nats and number of right answers.
+            objective's summed loss in nats and number of right answers. Without counts: what an
+            evaluation needs, such as the model's outputs.
         """
-
-    def predict(self, batch: Batch) -> Any:
-        """Return what an evaluation needs for a batch on the device: the model's outputs."""
-        return self.model(batch)
-
-    def forward(self, batch: Batch, counts: Tensor | None = None) -> Any:
-        """Return `loss`, or `predict` without counts.
-
-        Callers must use this method: at ZeRO stage 3 only a call of the whole module gathers its
-        weights.
-        """
-        return self.predict(batch) if counts is None else self.loss(batch, counts)
-
-    def forward_backward(
-        self,
-        batch: Batch,
-        device: torch.device,
-        loss: Callable[[Batch, Tensor], tuple[Tensor, Tensor]] | None = None,
-    ) -> None:
-        """Run one forward and backward pass outside of a training, see `leaving_no_trace`.
-
-        Args:
-            batch: on the CPU.
-            loss: None: the module's own.
-        """
-        counts = torch.ones(len(self.names), device=device)
-        total, _ = (loss or self)(move(batch, device), counts)
-        total.backward()
-
-
-@contextmanager
-def leaving_no_trace(module: TrainModule, device: torch.device) -> Iterator[None]:
-    """Put the module on the device in training mode; at the end of the block, clear gradients.
-
-    The training's random numbers are the same as without the block.
-    """
-    module.to(device).train()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        try:
-            yield
-        finally:
-            for parameter in module.parameters():
-                parameter.grad = None
 
 
 class Evaluator(Protocol):

@@ -16,14 +16,12 @@ class MixtureCounter:
     """Counters of a mixture: rows, tokens and epochs per dataset.
 
     Attributes:
-        names: names of the datasets.
-        prints: fingerprints of the datasets.
+        fingerprints: fingerprint of each dataset by its name.
         sampler: order of the mixture's rows.
         start_position: that of this phase.
     """
 
-    names: tuple[str, ...]
-    prints: tuple[str, ...]
+    fingerprints: Mapping[str, str]
     sampler: MixtureSampler
     start_position: StartPosition
 
@@ -37,11 +35,13 @@ class MixtureCounter:
         """Create the counter from the datasets' fingerprints by name; None for a single dataset."""
         if not isinstance(sampler, MixtureSampler) or fingerprints is None:
             return None
-        return cls(tuple(fingerprints), tuple(fingerprints.values()), sampler, start_position)
+        return cls(fingerprints, sampler, start_position)
 
     def next_samples(self, samples: int) -> dict[str, int]:
         """Return dataset fingerprint -> its next sample, if the run's next is `samples`."""
-        return dict(zip(self.prints, self.sampler.next_samples(samples), strict=True))
+        return dict(
+            zip(self.fingerprints.values(), self.sampler.next_samples(samples), strict=True)
+        )
 
     def figures(self, samples: int, tokens: Sequence[int]) -> dict[str, float]:
         """Return the log metrics. Args: tokens: tokens of each dataset in this phase."""
@@ -55,7 +55,7 @@ class MixtureCounter:
         """Return `name`, `share`, `rows`, `tokens` and `epochs` of each dataset."""
         positions = self.sampler.next_samples(samples)
         start_positions = self.sampler.next_samples(self.start_position.sample)
-        token_counts = tokens or [0] * len(self.names)
+        token_counts = tokens or [0] * len(self.fingerprints)
         return [
             {
                 "name": name,
@@ -64,5 +64,5 @@ class MixtureCounter:
                 "tokens": token_counts[index],
                 "epochs": round(positions[index] / self.sampler.samplers[index].rows, 4),
             }
-            for index, name in enumerate(self.names)
+            for index, name in enumerate(self.fingerprints)
         ]

@@ -13,7 +13,7 @@ import abc
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from cloze.core.errors import UsageError
 
@@ -26,49 +26,37 @@ OVERHEAD = 1.05  # factor on the measured steps for evaluations and checkpoints
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CurveParameters:
-    """Parameters of a schedule's curve.
-
-    Attributes:
-        warmup: share of the schedule used by the linear warm-up, in [0, 1].
-        decay: share used by the final decay, in (0, 1], if the schedule has one.
-    """
-
-    warmup: float = 0.0
-    decay: float = 0.2
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleKind:
     """A learning-rate schedule.
 
     Attributes:
-        factor: (share done after the warm-up, in [0, 1); the curve) -> multiplier on the peak.
-        reads_decay: True if it reads `CurveParameters.decay`.
+        factor: (share done after the warm-up, in [0, 1); the schedule, with its warm-up as a share
+            of the whole) -> multiplier on the peak.
+        reads_decay: True if it reads `Schedule.decay`.
         needs_warmup: True if it is undefined without a warm-up.
     """
 
-    factor: Callable[[float, CurveParameters], float]
+    factor: Callable[[float, Schedule], float]
     reads_decay: bool = False
     needs_warmup: bool = False
 
 
-def linear(progress: float, curve: CurveParameters) -> float:
+def linear(progress: float, curve: Schedule) -> float:
     """Decay linearly to 0 (transformers' `get_linear_schedule_with_warmup`)."""
     return 1.0 - progress
 
 
-def constant(progress: float, curve: CurveParameters) -> float:
+def constant(progress: float, curve: Schedule) -> float:
     """Keep the peak to the end."""
     return 1.0
 
 
-def cosine(progress: float, curve: CurveParameters) -> float:
+def cosine(progress: float, curve: Schedule) -> float:
     """Decay to 0 along half a cosine (Loshchilov and Hutter, "SGDR", 2017, equation 5)."""
     return 0.5 * (1.0 + math.cos(math.pi * progress))
 
 
-def inverse_sqrt(progress: float, curve: CurveParameters) -> float:
+def inverse_sqrt(progress: float, curve: Schedule) -> float:
     """Decay with one over the square root of the progress since the start, never to 0.
 
     At twice the warm-up the rate is the peak over the square root of two (Vaswani et al., 2017,
@@ -77,7 +65,7 @@ def inverse_sqrt(progress: float, curve: CurveParameters) -> float:
     return math.sqrt(curve.warmup / (curve.warmup + progress * (1.0 - curve.warmup)))
 
 
-def sqrt(progress: float, curve: CurveParameters) -> float:
+def sqrt(progress: float, curve: Schedule) -> float:
     """Decay as one minus the square root of the progress: the decay of `wsd` as a phase of its own.
 
     Hägele et al., "Scaling Laws and Compute-Optimal Training Beyond Fixed Training Durations",
@@ -86,7 +74,7 @@ def sqrt(progress: float, curve: CurveParameters) -> float:
     return 1.0 - math.sqrt(progress)
 
 
-def wsd(progress: float, curve: CurveParameters) -> float:
+def wsd(progress: float, curve: Schedule) -> float:
     """Keep the peak, then decay like `sqrt` over the last `decay` (Hägele et al., 2024)."""
     # Share of the whole schedule, like the decay.
     overall_progress = curve.warmup + progress * (1.0 - curve.warmup)
@@ -111,7 +99,7 @@ class Schedule:
     Attributes:
         name: key of `SCHEDULES`.
         warmup: length of the linear warm-up, in the unit of the training's progress.
-        decay: see `CurveParameters`.
+        decay: share used by the final decay, in (0, 1], if the schedule has one.
         final: share of the peak at the end. Default: 0.
     """
 
@@ -132,7 +120,7 @@ class Schedule:
             return min(1.0, (done + size) / self.warmup)
         # The warm-up may be all of it.
         progress = (done - self.warmup) / max(size, whole - self.warmup)
-        curve = CurveParameters(warmup=self.warmup / max(size, whole), decay=self.decay)
+        curve = replace(self, warmup=self.warmup / max(size, whole))
         factor = SCHEDULES[self.name].factor(min(progress, 1.0), curve)
         return factor if not self.final else self.final + (1.0 - self.final) * factor
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from cloze.model.families.config import ModelConfig
+from cloze.model import checkpoint
 from cloze.model.train.precision import Precision
 from cloze.model.train.spec.engine_choice import EngineConfig
 from cloze.model.train.spec.interfaces import (
@@ -21,19 +21,6 @@ from cloze.model.train.spec.mixture import MixtureCounter
 from cloze.model.train.spec.progress import TrainerState
 from cloze.model.train.spec.schedules import Duration, Schedule, ScheduleProgress
 from cloze.model.train.throughput import MfuMeter
-from cloze.pipeline.dataset.schema import DatasetInfo
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointMetadata:
-    """Contents of a checkpoint besides the weights; see `cloze.model.checkpoint.save_weights`."""
-
-    model: ModelConfig
-    heads: Mapping[str, Any]
-    tokenizer: str
-    task: Mapping[str, Any] | None = None
-    dataset: DatasetInfo | None = None
-    untrained: Sequence[str] = ()
 
 
 def constant_rate(name: str) -> float:
@@ -86,22 +73,18 @@ class TrainingHyperparameters:
 
     def learning_rates_at(self, schedule_progress: ScheduleProgress) -> dict[str, float]:
         """Return the logged rates: `learning_rate`, and those of roles that differ from it."""
-        rate = self.learning_rate_at(schedule_progress)
+        done, total, size = (
+            schedule_progress.done,
+            schedule_progress.total,
+            schedule_progress.step_size,
+        )
+        rate = self.learning_rate * self.schedule.factor(done, total, size)
         role_rates = {
             f"learning_rate_{role}": rate * multiplier
             for role, multiplier in self.rates.items()
             if multiplier != 1
         }
         return {"learning_rate": rate, **role_rates}
-
-    def learning_rate_at(self, schedule_progress: ScheduleProgress) -> float:
-        """Return the learning rate of the step at this schedule progress.
-
-        The loop gives it to `Engine.step`, which sets it times the `rate` of each group.
-        """
-        return self.learning_rate * self.schedule.factor(
-            schedule_progress.done, schedule_progress.total, schedule_progress.step_size
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +134,7 @@ class CheckpointSpec:
         keep_best: True to save and keep the checkpoint of the best evaluated step.
     """
 
-    metadata: CheckpointMetadata
+    metadata: checkpoint.Metadata
     milestones: frozenset[int] = frozenset()
     milestone_tokens: Mapping[int, float] = field(default_factory=dict)
     keep_for_merge: int = 1

@@ -201,7 +201,7 @@ def test_importance_is_the_gradient_of_each_example(tuned: str, sentiment: Path)
         for number in range(len(samples)):
             gates.values = [torch.ones(4, requires_grad=True) for _ in range(2)]
             batch = samples.batch([number], "rows")
-            loss, _ = objective.loss(batch, torch.ones(1))
+            loss, _ = objective(batch, torch.ones(1))
             for total, gradient in zip(
                 expected, torch.autograd.grad(loss, gates.values), strict=True
             ):

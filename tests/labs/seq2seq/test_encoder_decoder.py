@@ -17,6 +17,7 @@ from cloze.labs.seq2seq.text_to_text_task import cut
 from cloze.model.families.registry import model_config
 from cloze.model.layers.cross_entropy import enable_lazy_logits
 from cloze.model.objectives import choose, objectives
+from tests.model.scores import score
 from tests.parity.families import Case, case_id
 from tests.slices import few
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
@@ -60,7 +61,7 @@ def test_the_loss_is_transformers(family: str) -> None:
         labels=batch["target_labels"],
     ).loss
     (objective,) = objectives(("bert-style",))
-    found = objective.score(ours(batch), batch)
+    found = score(objective, ours(batch), batch)
     torch.testing.assert_close(found.total / found.count, expected, atol=1e-5, rtol=0.0)
     assert int(found.count) == objective.count(batch) == 11
 

@@ -277,3 +277,23 @@ def test_leaving_a_prefetch_early_ends_its_thread() -> None:
     with Prefetch(endless(), depth=2) as prefetched:
         assert next(iter(prefetched)) == 1
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_a_prefetch_reads_no_further_ahead_than_it_is_asked_to(depth: int) -> None:
+    """One more item of a large batch may be what the memory lacks."""
+    read, room = list[int](), threading.Semaphore(0)
+
+    def source() -> Iterator[int]:
+        for number in range(20):
+            read.append(number)
+            room.release()
+            yield number
+
+    with Prefetch(source(), depth=depth) as prefetched:
+        items = iter(prefetched)
+        for number in range(20 - depth):
+            assert next(items) == number
+            for _ in range(depth + 1 if number == 0 else 1):
+                assert room.acquire(timeout=60)  # what it may read is read
+            assert len(read) <= number + 1 + depth

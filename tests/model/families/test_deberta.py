@@ -21,6 +21,7 @@ from cloze.model.objectives import objectives
 from cloze.model.train.plan import estimates
 from cloze.model.use.scorer import SentenceScorer
 from tests.model.layouts import Choice, laid, pack, varlen_on_cpu
+from tests.model.scores import score
 from tests.tiny_models import tiny_batch, tiny_config, tiny_model, write_checkpoint
 
 RTD = {"family": "deberta", "pretraining": "rtd", "enhanced_mask_decoder": True}
@@ -43,7 +44,7 @@ def reached(model: Any, objective: str) -> set[str]:
     """The parameters that the objective's gradient reaches, each somewhere."""
     batch = tiny_batch()
     model.zero_grad()
-    objectives((objective,))[0].score(model(batch), batch).total.backward()
+    score(objectives((objective,))[0], model(batch), batch).total.backward()
     return {
         name for name, p in model.named_parameters() if p.grad is not None and bool(p.grad.any())
     }
@@ -117,7 +118,7 @@ def test_gradients_are_those_of_padded_rows(choice: Choice) -> None:
 
     def gradients(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         model.zero_grad()
-        objectives(("mlm",))[0].score(model(batch), batch).total.backward()
+        score(objectives(("mlm",))[0], model(batch), batch).total.backward()
         return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
     first, second = gradients(batch), gradients(laid(batch, choice))

@@ -19,8 +19,9 @@ from cloze.model.families.models import first_weights, load_model, new_backbone,
 from cloze.model.families.pretraining import spans
 from cloze.model.families.registry import FAMILIES, model_config
 from cloze.model.layers.batch import overlay, unmask
-from cloze.model.objectives import choose, objectives, total_loss
+from cloze.model.objectives import choose, objectives
 from cloze.model.train.evaluate.scoring import PretrainModule
+from tests.model.scores import score, total_loss
 from tests.tiny_models import (
     TRANSFORMERS,
     dataset_info,
@@ -36,7 +37,7 @@ def scored(
 ) -> Any:
     found = objectives(config.default_objectives(pair_task))
     outputs = model(batch)
-    return outputs, [objective.score(outputs, batch) for objective in found]
+    return outputs, [score(objective, outputs, batch) for objective in found]
 
 
 @pytest.mark.parametrize("family", sorted(FAMILIES))
@@ -241,8 +242,8 @@ def test_distillation_is_zero_for_a_student_that_thinks_alike() -> None:
     batch = {"masked_labels": torch.tensor([3, -100, 1])}
     logits, other = torch.randn(3, 7), torch.randn(3, 7)
     alike = {"mlm_logits": logits + 5.0, "teacher_logits": logits, "temperature": torch.tensor(2.0)}
-    assert float(objective.score(alike, batch).total) == pytest.approx(0.0, abs=1e-5)
-    found = objective.score({**alike, "mlm_logits": other}, batch)
+    assert float(score(objective, alike, batch).total) == pytest.approx(0.0, abs=1e-5)
+    found = score(objective, {**alike, "mlm_logits": other}, batch)
     wanted, said = (logits[[0, 2]] / 2).softmax(-1), (other[[0, 2]] / 2).softmax(-1)
     torch.testing.assert_close(
         found.total, 4 * (wanted * (wanted / said).log()).sum(), atol=1e-5, rtol=1e-5
@@ -252,10 +253,10 @@ def test_distillation_is_zero_for_a_student_that_thinks_alike() -> None:
     mask = {"attention_mask": torch.tensor([[True, False]])}
     states = torch.randn(1, 2, 5)
     assert float(
-        cosine.score({"hidden": states, "teacher_hidden": 3 * states}, mask).total
+        score(cosine, {"hidden": states, "teacher_hidden": 3 * states}, mask).total
     ) == pytest.approx(0.0, abs=1e-6)
     assert float(
-        cosine.score({"hidden": states, "teacher_hidden": -states}, mask).total
+        score(cosine, {"hidden": states, "teacher_hidden": -states}, mask).total
     ) == pytest.approx(2.0)
 
 

@@ -11,6 +11,7 @@ from cloze.model.layers.batch import unmask
 from cloze.model.objectives import objectives
 from cloze.model.tasks.heads import TokenClassifier
 from tests.model.layouts import laid
+from tests.model.scores import score
 from tests.tiny_models import (
     tiny_batch,
     tiny_config,
@@ -33,7 +34,7 @@ def test_left_to_right_names_the_next_token_of_the_unmasked_row() -> None:
     batch, model = tiny_batch(), tiny_model(family="ltr")
     objective = objectives(("lm",))[0]
     outputs = model(batch)
-    found = objective.score(outputs, batch)
+    found = score(objective, outputs, batch)
     ids, logs = unmask(batch), outputs["lm_logits"].log_softmax(-1)
     expected = [
         -logs[r, t, ids[r, t + 1]]
@@ -58,7 +59,7 @@ def test_no_sequence_of_a_packed_row_names_the_next_ones_first_token() -> None:
     )
     packed = laid({**batch, "sequence_first": first_of}, "padded")
     model, objective = tiny_model(family="ltr"), objectives(("lm",))[0]
-    found = objective.score(model(packed), packed)
+    found = score(objective, model(packed), packed)
     assert int(found.count) == objective.count(packed) == sum(lengths) - 4
     first = {**batch, "input_ids": batch["input_ids"].clone()}
     first["input_ids"][0, 1] = 7  # the end of the first sequence: no other sequence sees it

@@ -6,6 +6,7 @@ import torch
 
 from cloze.model.objectives import objectives
 from tests.model.families.test_families import certain
+from tests.model.scores import score
 from tests.tiny_models import (
     tiny_batch,
     tiny_model,
@@ -39,7 +40,7 @@ def test_electra_trains_the_generator_by_its_own_loss_alone() -> None:
     model = tiny_model(family="electra")
     batch = tiny_batch()
     outputs = model(batch)
-    rtd = objectives(("rtd",))[0].score(outputs, batch)
+    rtd = score(objectives(("rtd",))[0], outputs, batch)
     rtd.total.backward()
     assert all(parameter.grad is None for parameter in model.generator.parameters())
     assert model.encoder.embeddings.word.weight.grad is not None

@@ -147,8 +147,7 @@ def test_a_student_and_its_teacher_ask_nothing() -> None:
             "teacher_hidden": taught["hidden"].detach(),
         }
         sums: Iterable[Tensor] = (
-            item.score({**outputs, **seen, "temperature": temperature}, batch).total
-            for item in chosen
+            item.loss({**outputs, **seen, "temperature": temperature}, batch)[0] for item in chosen
         )
         torch.stack(list(sums)).sum().backward()
 

@@ -22,8 +22,9 @@ from cloze.model.data.layouts import (
 )
 from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers import unpadded
-from cloze.model.objectives import objectives, total_loss
+from cloze.model.objectives import objectives
 from tests.model.layouts import Choice, attention_maps, laid, pack, sequences_of, varlen_on_cpu
+from tests.model.scores import score, total_loss
 from tests.tiny_models import tiny_batch, tiny_model
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -64,7 +65,7 @@ def learnt(
     names = ["mlm"] + ["nsp"] * (model.pair is not None) + ["sbo"] * hasattr(model, "span_boundary")
     model.zero_grad()
     outputs = model(batch)
-    total_loss([objective.score(outputs, batch) for objective in objectives(names)]).backward()
+    total_loss([score(objective, outputs, batch) for objective in objectives(names)]).backward()
     return outputs, {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
 
 

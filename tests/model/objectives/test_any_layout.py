@@ -85,7 +85,7 @@ def laid_out(batch: dict[str, Any], causal: np.ndarray[Any, Any] | None) -> dict
 def learnt(scoring: PretrainModule, batch: dict[str, Any]) -> tuple[Tensor, dict[str, Tensor]]:
     torch.manual_seed(0)  # of what a generator draws
     scoring.zero_grad(set_to_none=True)
-    loss, _ = scoring.loss(
+    loss, _ = scoring(
         batch, torch.tensor([float(max(1, count)) for count in scoring.count_targets(batch)])
     )
     loss.backward()

@@ -7,7 +7,9 @@ from __future__ import annotations
 import itertools
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,10 +21,13 @@ from torch.nn import functional
 from cloze.core.errors import UsageError
 from cloze.model.families.registry import FAMILIES, config_class
 from cloze.model.layers.cross_entropy import LazyLogits, _fused_rows, summed_cross_entropy
-from cloze.model.objectives import OBJECTIVES, choose, objectives, total_loss, trained_heads
+from cloze.model.objectives import OBJECTIVES, choose, objectives, trained_heads
+from cloze.model.tasks.source import TaskObjective
+from cloze.model.train.evaluate.scoring import PretrainModule, WeightedLosses
+from tests.model.scores import score, total_loss
 from tests.tiny_models import dataset_info, tiny_batch, tiny_config, tiny_model, write_tokenizer
 
-MLM, NSP = (objective.score for objective in objectives(("mlm", "nsp")))
+MLM, NSP = (partial(score, objective) for objective in objectives(("mlm", "nsp")))
 
 
 def rows_of(batch: dict[str, Tensor], start: int, stop: int) -> dict[str, Tensor]:
@@ -44,7 +49,6 @@ def test_values_are_those_of_the_formula() -> None:
     batch = tiny_batch()
     outputs = tiny_model()(batch)
     masked, pair = MLM(outputs, batch), NSP(outputs, batch)
-    assert (masked.name, pair.name) == ("mlm", "nsp")
     logs = outputs["mlm_logits"].log_softmax(-1)
     torch.testing.assert_close(
         masked.total, -logs[torch.arange(len(logs)), batch["masked_labels"]].sum()
@@ -136,6 +140,29 @@ def test_losses_are_fp32_under_autocast() -> None:
         outputs["mlm_logits"].double(), batch["masked_labels"], reduction="sum"
     )
     torch.testing.assert_close(sums[0].total.double(), expected, atol=1e-4, rtol=1e-6)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_loss_of_weight_zero_is_logged_and_moves_nothing(precision: Any) -> None:
+    """Zero as a gradient would let an optimizer's decay and moments move the head."""
+    batch, found = tiny_batch(), []
+    for weights in ({"nsp": 0.0}, {}):
+        module = PretrainModule(tiny_model(), ("mlm", "nsp"), precision, weights=weights)
+        loss, figures = module.train()(batch, torch.tensor(module.count_targets(batch)))
+        loss.backward()
+        found.append((loss.detach(), figures, dict(module.model.named_parameters())))
+    (alone, logged, own), (both, figures, _) = found
+    assert torch.equal(logged, figures)
+    pair = figures[0, 1] / (batch["pair_labels"] >= 0).sum()
+    torch.testing.assert_close(alone.double() + pair, both.double(), atol=1e-5, rtol=1e-5)
+    untouched = {name for name, weight in own.items() if weight.grad is None}
+    assert untouched == {name for name in own if name.startswith(("pair.", "pooler."))}
+
+
+def test_pretraining_and_tasks_add_up_losses_in_one_way() -> None:
+    for module in (PretrainModule, TaskObjective):
+        assert issubclass(module, WeightedLosses)
+        assert not {"forward", "_loss", "set_compiled"} & vars(module).keys()
 
 
 def test_the_table_holds_what_the_files_say_of_themselves() -> None:

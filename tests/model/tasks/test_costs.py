@@ -15,7 +15,7 @@ from cloze.model.tasks.evaluate import run as evaluation
 from cloze.model.tasks.evaluate.config import EvaluateConfig
 from cloze.model.tasks.evaluate.stage import EVALUATE_COSTS
 from cloze.model.tasks.finetune.config import FinetuneConfig
-from cloze.model.tasks.finetune.cost import FINETUNE_COSTS
+from cloze.model.tasks.finetune.stage import FINETUNE_COSTS
 from tests.tiny_models import tiny_config
 
 WEIGHTS, TRAIN, DEV = 50_000_000, 4000, 800  # bytes of the splits

@@ -99,14 +99,11 @@ def test_a_weight_is_trained_if_one_batch_reaches_it() -> None:
         def count_targets(self, batch: Any) -> list[int]:
             return [1]
 
-        def loss(self, batch: Any, counts: Tensor) -> tuple[Tensor, Tensor]:
+        def forward(self, batch: Any, counts: Any = None) -> tuple[Tensor, Tensor]:
             loss = self.model["all"].sum()
             if batch["input_ids"].shape[1] > 4:
                 loss = loss + self.model["long"].sum()
             return loss, loss.detach()
-
-        def predict(self, batch: Any) -> Any:
-            raise NotImplementedError
 
     short, long = ({"input_ids": torch.zeros(1, size)} for size in (2, 8))
     assert freeze_unused(Branching(), short) == ["long", "none"]

@@ -27,6 +27,7 @@ from cloze.model.train.plan.estimates import flops_per_token
 from cloze.model.train.resume.initialization import Teacher
 from cloze.model.train.stage import STAGE
 from tests.model.datasets import write_dataset
+from tests.model.scores import score
 from tests.model.tasks.stages import Listener
 from tests.model.train.ranks import config
 from tests.tiny_models import tiny_batch, tiny_config, tiny_model
@@ -104,7 +105,7 @@ def test_the_losses_are_those_of_the_papers(
     source = Teacher(models[1], other.state_dict())
     source.prepare_for(models[0], DistillOptions(temperature=3.0))
     outputs |= {**source.rename(answers), **compared}
-    losses = [objective.score(outputs, batch) for objective in objectives(names)]
+    losses = [score(objective, outputs, batch) for objective in objectives(names)]
 
     wanted = softmax(other(batch)["mlm_logits"] / 3, -1)
     soft = 9 * kl_div(log_softmax(own(batch)["mlm_logits"] / 3, -1), wanted, reduction="sum")

@@ -9,13 +9,20 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cloze.core.stages.execution import Execution
 from cloze.model.train.loop import triggers as triggers_module
 from cloze.model.train.loop.triggers import StepTriggers
 from cloze.model.train.spec.interfaces import START
 from cloze.model.train.spec.progress import TrainerState
-from cloze.model.train.spec.schedules import ScheduleProgress, StepDuration, TimeBudget
+from cloze.model.train.spec.schedules import (
+    ScheduleProgress,
+    StepDuration,
+    TimeBudget,
+    TokenDuration,
+)
 
 
 class EveryTenth:
@@ -112,6 +119,36 @@ def triggers_of(
 
 def logged(triggers: StepTriggers, steps: range) -> list[int]:
     return [step for step in steps if triggers.should_log(step, triggers.progress_at(step))]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 2500), st.integers(0, 40), st.none() | st.integers(1, 3000), st.booleans(),
+    st.frozensets(st.integers(1, 2500), max_size=3),
+)  # fmt: skip
+def test_a_step_without_a_line_is_not_asked(
+    steps: int, start: int, interval: int | None, measured: bool, milestones: frozenset[int]
+) -> None:
+    """Who asks at the steps that `next_line` names alone finds every line, and asks seldom."""
+    triggers = triggers_of(
+        steps=start + steps, start=start, interval=interval,
+        measure=EveryTenth() if measured else None, milestones=milestones,
+    )  # fmt: skip
+    numbers, asked, found = range(start + 1, start + steps + 1), 0, list[int]()
+    following = 0
+    for step in numbers:
+        if step >= following:
+            asked, following = asked + 1, triggers.next_line(step)
+            found += logged(triggers, range(step, step + 1))
+    assert found == logged(triggers, numbers)
+    assert asked <= len(found) + steps // triggers_module.AHEAD + 1
+
+
+def test_steps_whose_lines_tokens_decide_are_all_asked() -> None:
+    triggers = triggers_of()
+    duration = TokenDuration(first=0, tokens=100)
+    triggers._training.hyperparameters.duration = duration  # type: ignore[misc]
+    assert [triggers.next_line(step) for step in range(5)] == [1, 2, 3, 4, 5]
 
 
 def saved(triggers: StepTriggers, **state: Any) -> list[int]:
