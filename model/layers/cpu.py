@@ -1,10 +1,11 @@
-"""Operations of all layers, fast on CPUs, too: products, dropout, activations, casts.
+"""Operations of all layers, fast on CPUs, too: products, dropout, activations, casts, attention.
 
 Some are operators that torch.compile must not fuse. docs/decisions/models.md has measured gains.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -249,3 +250,55 @@ class ModuleReference(nn.Module):
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         return self._owned[0](*inputs, **options)
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float
+) -> Tensor:
+    """Compute attention of rows without returning probabilities, by the faster way of a device.
+
+    On CPUs in bf16 the fused kernel does not use the matrix units (AMX), which cost a quarter of a
+    BERT-mini's training step. With dropout, CPUs have no fused kernel and draw random numbers
+    slowly. Otherwise the fused kernel is faster and needs no [L, L] memory.
+
+    Args:
+        query: float [B, N, L, H].
+        key, value: float [B, N, K, H].
+        bias: added to the scores, broadcast to [B, N, L, K]; None for no bias.
+        dropout: dropout of the probabilities; 0 outside training.
+
+    Returns:
+        float [B, N, L, H].
+    """
+    if query.device.type == "cpu" and (query.dtype == torch.bfloat16 or dropout > 0.0):
+        return matmul_attention(query, key, value, bias, dropout)[0]
+    bias = None if bias is None else bias.to(query.dtype)
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias, dropout_p=dropout
+    )
+
+
+def matmul_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, probability: float
+) -> tuple[Tensor, Tensor]:
+    """Compute `scaled_dot_product_attention` with its probabilities; arguments as for `attend`.
+
+    Returns:
+        Mixed values [B, N, L, H], and probabilities before dropout [B, N, L, K], in the inputs'
+        dtype; softmax is computed in fp32 and rounded.
+    """
+    with torch.autocast(
+        query.device.type, enabled=False
+    ):  # else softmax would store [L, K] in fp32
+        scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), key.transpose(-1, -2))
+        if bias is not None:
+            scores = scores + bias.to(scores.dtype)
+        probabilities = torch.softmax(scores, dim=-1)
+        return torch.matmul(dropout(probabilities, probability), value), probabilities
+
+
+@torch.no_grad()
+def attention_maps(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the attention probabilities, float [B, N, L, K], without gradient."""
+    # The keys stand in for values, whose mix nobody reads.
+    return matmul_attention(query, key, key, bias, 0.0)[1]

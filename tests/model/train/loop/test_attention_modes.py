@@ -21,7 +21,7 @@ from cloze.model.data.batch import AttentionModes, collate
 from cloze.model.data.layouts import Sequences, make_layout
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.registry import model_config
-from cloze.model.layers import unpadded
+from cloze.model.layers import layout as layout_module
 from cloze.model.train.loop.data import attention_modes, objective_weights
 from cloze.model.train.plan.estimates import MASK_SHARE, activation_bytes, fitting_rows
 from cloze.model.use.configs import PerplexityConfig
@@ -134,7 +134,7 @@ def test_each_row_sees_what_its_way_allows(
     """In every layout: rows read whole as a batch of their own, the others as one in which all are
     causal; and by hand, token by token.
     """
-    monkeypatch.setattr(unpadded, "varlen_attention", varlen_on_cpu)
+    monkeypatch.setattr(layout_module, "varlen_attention", varlen_on_cpu)
     model, batch = tiny_model(family=family), tiny_batch(rows=6, length=20)
     lengths = batch["attention_mask"].sum(1).numpy()
     causal = np.array([True, False, True, True, False, True])
