@@ -25,6 +25,7 @@ from cloze.model.train.loop.data import objective_weights
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.optimizers.parameters import freeze_unused
 from cloze.model.train.plan import micro_batch
+from cloze.model.train.plan.estimates import StepCost
 from cloze.model.train.precision import DTYPES, check_grad_reduce_dtype
 from cloze.model.train.resume import continuation
 from cloze.model.train.resume.initialization import build_network
@@ -114,17 +115,15 @@ def build_model(start: Start) -> BuiltModel:
 
 def _estimated_plan(start: Start) -> micro_batch.BatchPlan:
     """Plan by estimate how the global batch is split into micro-batches."""
-    config, execution, world = start.config, start.build.execution, start.world
-    return micro_batch.plan(
-        config.global_batch,
-        execution.micro_batch,
+    execution, world = start.build.execution, start.world
+    cost = StepCost.of(
         start.model,
         start.info.length,
-        world,
-        start.teacher.model if start.teacher else None,
-        start.directions.causal_share,
-        how=micro_batch.compute_options(execution, start.precision, world.device),
+        micro_batch.compute_options(execution, start.precision, world.device),
+        causal_share=start.directions.causal_share,
+        teacher=start.teacher.model if start.teacher else None,
     )
+    return micro_batch.plan(start.config.global_batch, execution.micro_batch, cost, world)
 
 
 def _compiled(
@@ -223,4 +222,6 @@ def _at_most_first(start: Start, plan: micro_batch.BatchPlan) -> micro_batch.Bat
         return plan
     # Whole micro-batches at every level give a growing batch few shapes.
     rows = min(plan.micro_batch, -(-config.initial_batch // world.size))
-    return micro_batch.plan(config.global_batch, rows, start.model, start.info.length, world)
+    return micro_batch.plan(
+        config.global_batch, rows, StepCost(start.model, start.info.length), world
+    )
