@@ -87,19 +87,6 @@ class Linear(nn.Linear):
         return linear(values, self.weight, self.bias)
 
 
-def dropout_mask(like: Tensor, dropped: int) -> Tensor:
-    """Return a mask like `like`: 0 with probability `dropped` / `LEVELS`, else 1."""
-    count = like.numel()
-    # Twice as fast as torch's generator, which seeds it.
-    generator = np.random.PCG64DXSM(int(torch.randint(1 << 62, ())))
-    # int16 has -32768 as its lowest level, hence the comparison with `LEVELS` // 2 less.
-    bits = torch.from_numpy(generator.random_raw(-(-count // _PACKED)).view(np.int16))
-    mask = torch.empty_like(like, requires_grad=False)
-    # One pass compares and casts.
-    torch.ge(bits[:count].view(like.shape), dropped - LEVELS // 2, out=mask)
-    return mask
-
-
 def hashed_dropout_mask(like: Tensor, dropped: int) -> Tensor:
     """Return a bool mask from two random numbers per column, hashed with the row number.
 
@@ -205,25 +192,28 @@ def dropout(values: Tensor, probability: float) -> Tensor:
         return torch.where(
             hashed_dropout_mask(values, dropped), values * (LEVELS / (LEVELS - dropped)), 0.0
         )
-    return values * dropout_mask(values, dropped).mul_(LEVELS / (LEVELS - dropped))
+    # Twice as fast as torch's generator, which seeds it.
+    generator, count = np.random.PCG64DXSM(int(torch.randint(1 << 62, ()))), values.numel()
+    # int16 has -32768 as its lowest level, hence the comparison with `LEVELS` // 2 less.
+    bits = torch.from_numpy(generator.random_raw(-(-count // _PACKED)).view(np.int16))
+    mask = torch.empty_like(values, requires_grad=False)
+    # One pass compares and casts.
+    torch.ge(bits[:count].view(values.shape), dropped - LEVELS // 2, out=mask)
+    return values * mask.mul_(LEVELS / (LEVELS - dropped))
 
 
-def cast_stream(hidden: Tensor) -> Tensor:
-    """Cast a norm's output to the dtype of the states between layers.
+def autocast_input(hidden: Tensor, *, stream: bool = False) -> Tensor:
+    """Cast `hidden` to autocast's dtype once, instead of once per projection.
 
-    On a GPU that is autocast's dtype: sums and norms then move half the bytes, as in fairseq's and
-    Megatron's half-precision trainings. Norms compute in fp32. A CPU keeps fp32.
+    Args:
+        stream: these are states between layers, a norm's output. On a GPU sums and norms then move
+            half the bytes, as in fairseq's and Megatron's half-precision trainings, and norms
+            compute in fp32. A CPU keeps fp32.
     """
     device = hidden.device.type
-    return hidden if device == "cpu" else autocast_input(hidden)
-
-
-def autocast_input(hidden: Tensor) -> Tensor:
-    """Cast `hidden` to autocast's dtype once, instead of once per projection."""
-    device = hidden.device.type
-    return (
-        hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden
-    )
+    if not torch.is_autocast_enabled(device) or (stream and device == "cpu"):
+        return hidden
+    return hidden.to(torch.get_autocast_dtype(device))
 
 
 class Dropout(nn.Module):

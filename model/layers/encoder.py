@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from cloze.core.errors import UsageError
 from cloze.model.layers.attention import gather_positions
-from cloze.model.layers.cpu import ACTIVATIONS, Dropout, Linear, ModuleReference, cast_stream
+from cloze.model.layers.cpu import ACTIVATIONS, Dropout, Linear, ModuleReference, autocast_input
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.layout import BatchLayout
 
@@ -136,12 +136,16 @@ class EncoderLayer(nn.Module):
         self, before: Tensor, attended: Tensor, layout: BatchLayout | None = None
     ) -> Tensor:
         """Run the rest of the layer: `before` is the attention's input, `attended` its output."""
-        hidden = cast_stream(self.attention_norm(before + self.dropout(attended)))
+        hidden = autocast_input(self.attention_norm(before + self.dropout(attended)), stream=True)
         if self.cross_attention is not None:
             crossed = self.cross_attention(self.cross_attention_input_norm(hidden), layout)
-            hidden = cast_stream(self.cross_attention_norm(hidden + self.dropout(crossed)))
+            hidden = autocast_input(
+                self.cross_attention_norm(hidden + self.dropout(crossed)), stream=True
+            )
         transformed = self.feed_forward(self.feed_forward_input_norm(hidden))
-        return cast_stream(self.feed_forward_norm(hidden + self.dropout(transformed)))
+        return autocast_input(
+            self.feed_forward_norm(hidden + self.dropout(transformed)), stream=True
+        )
 
 
 # (hidden states, layout, flat positions or None for all) to states, as `Encoder.run`
