@@ -210,6 +210,13 @@ class BiLmEncoder(Encoder):
         super().__init__(cast(Embeddings, embeddings), layers)
 
 
+class TableEncoder(Encoder):
+    """Encoder without layers: the states are the embeddings."""
+
+    def run(self, hidden: Tensor, layout: BatchLayout, positions: Tensor | None = None) -> Tensor:
+        return gather_positions(hidden, positions)
+
+
 class BiLmHead(VocabularyHead):
     """Softmax over the first S words, shared by both directions.
 

@@ -23,6 +23,7 @@ from cloze.model.layers.batch import IGNORE_INDEX, Batch, unmask
 from cloze.model.layers.cpu import Dropout, attend, autocast_input
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.encoder import Encoder, Run
+from cloze.model.layers.heads import last_state
 from cloze.model.layers.layout import BatchLayout
 
 
@@ -310,3 +311,17 @@ class Seq2SeqModel(nn.Module):
         if self.training and self.label_smoothing:
             outputs["label_smoothing"] = hidden.new_tensor(self.label_smoothing)
         return outputs
+
+
+class LastState(nn.Module):
+    """Pooler without weights: the last token's state (`GPT2ForSequenceClassification`).
+
+    Attributes:
+        head_bias: a classifier on it has a bias.
+    """
+
+    head_bias: bool = False
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Map hidden, float [B, L, D], and attention_mask, bool [B, L], to float [B, D]."""
+        return last_state(hidden, attention_mask).squeeze(1)

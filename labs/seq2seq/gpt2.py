@@ -20,8 +20,8 @@ from cloze.model.families.key_map import Drop, KeyMap
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cloze.labs.seq2seq.decoder import LastState
     from cloze.model.families.pretraining import LeftToRightModel
-    from cloze.model.layers.heads import LastState
 
 
 class Gpt2Config(ModelConfig):
@@ -68,7 +68,7 @@ def build_model(config: ModelConfig) -> LeftToRightModel:
 
 
 def build_pooler(config: ModelConfig) -> LastState:
-    from cloze.model.layers.heads import LastState
+    from cloze.labs.seq2seq.decoder import LastState
 
     return LastState()
 

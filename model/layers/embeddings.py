@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -115,7 +115,9 @@ class Embeddings(nn.Module):
                 else embedding(positions + start, table)
             )
         normed: Tensor = self.dropout(autocast_input(self.norm(hidden), stream=True))
-        return normed if self.projection is None or not projected else self.projection(normed)
+        if projected and self.projection is not None:
+            normed = self.projection(normed)
+        return normed
 
 
 def sinusoids(input_ids: Tensor, positions: Tensor | None, size: int) -> Tensor:
@@ -143,8 +145,11 @@ class ProjectedEmbeddings(nn.Module):
     def word(self) -> nn.Embedding:
         return self._owner[0].word
 
-    def forward(self, *inputs: Any) -> Tensor:
-        projected: Tensor = self.projection(self._owner[0].forward(*inputs, projected=False))
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, positions: Tensor | None = None
+    ) -> Tensor:
+        embedded = self._owner[0].forward(input_ids, token_type_ids, positions, projected=False)
+        projected: Tensor = self.projection(embedded)
         return projected
 
 

@@ -289,13 +289,6 @@ def recorded(modules: Mapping[K, nn.Module]) -> Iterator[dict[K, Tensor]]:
             hook.remove()
 
 
-class TableEncoder(Encoder):
-    """Encoder without layers: the states are the embeddings."""
-
-    def run(self, hidden: Tensor, layout: BatchLayout, positions: Tensor | None = None) -> Tensor:
-        return gather_positions(hidden, positions)
-
-
 class GroupedEncoder(Encoder):
     """Encoder whose layers are repeated references to the layers in `groups`."""
 

@@ -34,6 +34,7 @@ BAND_PAYS = 4
 # Maps queries and keys, float [B, N, L, H], to a term of their scores, [1 or B, N, L, L].
 Scores = Callable[[Tensor, Tensor], Tensor]
 Pair = tuple[Tensor, Tensor]
+Triple = tuple[Tensor, Tensor, Tensor]  # query, key and value
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +190,7 @@ class BatchLayout:
         if self.causal_first is not None and added is None:
             return self._varlen(query, key, value, pattern, dropout)
         if self.flat_positions is not None:
-            return self._in_blocks(query, key, value, pattern, dropout, added)
+            return self._in_blocks((query, key, value), pattern, dropout, added)
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
         window, length = pattern.window, self.shape[1]
         # Bands have no whole [L, L] scores, which an added term and maps are for.
@@ -255,16 +256,10 @@ class BatchLayout:
         return visible
 
     def _in_blocks(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        pattern: AttentionPattern,
-        dropout: float,
-        added: Scores | None,
+        self, inputs: Triple, pattern: AttentionPattern, dropout: float, added: Scores | None
     ) -> Tensor:
         """Pad groups of sequences of similar length, and attend in their rows."""
-        heads, size = query.shape[1:]
+        heads, size = inputs[0].shape[1:]
         if heads not in self.blocks:
             self.blocks[heads] = self._blocks(heads)
         rows_of_groups, sizes, forward, inverse = self.blocks[heads]
@@ -272,7 +267,7 @@ class BatchLayout:
         # [T N, H]: one gather moves tokens to their places and heads before lengths.
         parts = (
             torch.split(gather(tensor.reshape(-1, size), forward, inverse), sizes)
-            for tensor in (query, key, value)
+            for tensor in inputs
         )
         mixed = []
         for rows, *group in zip(rows_of_groups, *parts, strict=True):
@@ -283,9 +278,9 @@ class BatchLayout:
             mixed.append(attended.transpose(1, 2).reshape(-1, size))
         together = torch.cat(mixed)
         if self.causal_first is not None:  # no filler token takes the gradients of padding
-            return together.index_select(0, inverse).view_as(query)
+            return together.index_select(0, inverse).view_as(inputs[0])
         # The same maps, exchanged: only filler tokens read places of padding.
-        return gather(together, inverse, forward).view_as(query)
+        return gather(together, inverse, forward).view_as(inputs[0])
 
     def _blocks(self, heads: int) -> Blocks:
         assert self.flat_positions is not None

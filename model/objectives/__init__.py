@@ -100,10 +100,6 @@ class Objective:
     transform: Callable[[ModelConfig, DatasetInfo, str, int], RowTransform] | None = None
     pair_recipe: str | None = None
 
-    def count(self, batch: Batch) -> int:
-        """Return the number of predictions in a collated batch, before the model runs."""
-        return int(self.targets(batch).sum())
-
     def score(self, outputs: Outputs, batch: Batch) -> LossSum:
         """Return the loss of a model's outputs for the batch."""
         total, correct = self.loss(outputs, batch)
