@@ -58,6 +58,15 @@ class ModelConfig(Values):
     supports_onnx: ClassVar[bool] = True
     """The class can be exported as an ONNX file."""
 
+    pre_norm: ClassVar[bool] = False
+    """Normalize the input of each block and the encoder's output, not embeddings and sums."""
+
+    pooler_activation: ClassVar[str] = "tanh"
+    """Activation of the pooler, or of the dense layer of fine-tuning in its place."""
+
+    head_activation: ClassVar[str] = ""
+    """Activation of the masked LM head. Empty: `hidden_act`."""
+
     learns_from_teacher: ClassVar[bool] = False
     """The class has its own objectives and loss weights for training with a teacher."""
 
