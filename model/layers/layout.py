@@ -288,7 +288,8 @@ class BatchLayout:
         assert self.places is not None
         bounds, tokens = self.bounds.long(), len(self.flat_positions)
         counts = [count for count, _ in self.groups]
-        full = tokens == sum(count * length for count, length in self.groups)
+        places = sum(count * length for count, length in self.groups)
+        full = self.real is None and tokens == places  # filler is for padding
         causal = [None] * len(counts) if self.causal is None else torch.split(self.causal, counts)
         head = torch.arange(heads, device=bounds.device)[:, None]
         forward, inverse, sizes, rows = [], [], list[int](), []
