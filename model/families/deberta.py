@@ -157,7 +157,7 @@ class DebertaConfig(ModelConfig):
         return super().layer_weights + terms * self.hidden_size**2
 
     @property
-    def position_terms(self) -> int:
+    def position_terms(self) -> int:  # type: ignore[override]
         return len(self.pos_att_type)
 
     @property
