@@ -137,10 +137,8 @@ def meta_pooler(config: ModelConfig) -> nn.Module:
 
 def _build_pooler(config: ModelConfig) -> nn.Module:
     build = getattr(FAMILIES.find(config.family), "build_pooler", None)
-    if build is None:
-        return Pooler(config.hidden_size, config.pooler_activation)
-    pooler: nn.Module = build(config)
-    return pooler
+    activation = config.pooler_activation
+    return Pooler(config.hidden_size, activation) if build is None else build(config)
 
 
 def is_backbone(name: str) -> bool:
