@@ -40,7 +40,7 @@ from cloze.flows.launch.local import RANK_ENVIRONMENT
 from cloze.model.families.registry import model_config
 from cloze.model.tensors import write_tensors
 from cloze.model.train.config import PretrainConfig
-from cloze.model.train.plan.estimates import ComputeOptions, training_memory
+from cloze.model.train.plan.estimates import ComputeOptions, StepCost
 from cloze.model.train.resume import saving
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import environments, job
@@ -160,7 +160,7 @@ def measured(
         checkpointing=checkpointing,
         fsdp=engine == "fsdp",
     )
-    plan = training_memory(model, shape.length, shape.rows, ranks=world, zero=zero, how=how)
+    plan = StepCost.of(model, shape.length, how, ranks=world, zero=zero).memory(shape.rows)
     return round((plan.training if save_once else plan.total) - plan.process), found
 
 

@@ -22,8 +22,8 @@ rounds. Peak memory is what the steps take above what the process took before.
     ours compiled   ours at its best: bf16 and torch.compile, where the hardware multiplies bf16
 
 Also the operations per second by which `cloze plan` estimates
-(`cloze.model.train.plan.estimates.step_flops`), or on a GPU (`--device cuda`) the share of the
-card's peak (`--peak-tflops`) without the overhead.
+(`cloze.model.train.plan.estimates.StepCost.operations`), or on a GPU (`--device cuda`) the
+share of the card's peak (`--peak-tflops`) without the overhead.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
-from cloze.model.train.plan.estimates import flops_per_token, step_flops
+from cloze.model.train.plan.estimates import StepCost, flops_per_token
 from cloze.model.train.precision import DTYPES, Precision, autocast, native_bf16
 from cloze.model.train.setup import hyperparameters, step_duration
 
@@ -428,7 +428,7 @@ def compare(options: argparse.Namespace, config: ModelConfig) -> None:
             share = speed * flops_per_token(config, options.length) / (options.peak_tflops * 1e12)
             line += f"  {share:.1%} of the peak"
         else:
-            work = step_flops(config, options.length, options.device)
+            work = StepCost.of(config, options.length, device=options.device).operations
             line += f"  {speed * work / 1e9:.0f} GFLOP/s"
         memory = max(run["gib"] for run in found[variant.name])
         print(line if options.together else f"{line}  {memory:.2f} GiB")

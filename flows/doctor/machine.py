@@ -205,6 +205,7 @@ TABLES = {
     "vocabularies": "cloze.pipeline.vocab.kinds:TRAINERS",
     "families": "cloze.model.families.registry:FAMILIES",
     "objectives": "cloze.model.objectives:OBJECTIVES",
+    "export_forms": "cloze.model.hub.config:FORMS",
     "companions": "cloze.model.train.spec.companions:COMPANIONS",
     "optimizers": "cloze.model.train.optimizers:OPTIMIZERS",
     "task_kinds": "cloze.model.tasks.table:KINDS",

@@ -26,7 +26,7 @@ from cloze.model.layers.cpu import Dropout, Linear
 from cloze.model.layers.cross_entropy import VocabularyHead, flat, summed_cross_entropy
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.encoder import Encoder
-from cloze.model.layers.layout import BatchLayout, PaddedLayout
+from cloze.model.layers.layout import BatchLayout
 from cloze.model.objectives import Objective, Outputs
 from cloze.model.objectives.losses import next_tokens
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -181,7 +181,7 @@ class BiLmLayer(nn.Module):
         self, hidden: Tensor, layout: BatchLayout, positions: Tensor | None = None
     ) -> Tensor:
         """Return the states, float [B, L, D], or [N, D] at flat `positions`; D as of `hidden`."""
-        assert isinstance(layout, PaddedLayout)
+        assert layout.flat_positions is None
         with torch.autocast(hidden.device.type, enabled=False):  # LSTMs are computed in fp32
             ahead, behind = hidden.float().chunk(2, dim=-1)
             order = reversal(layout, hidden.device)
@@ -192,7 +192,7 @@ class BiLmLayer(nn.Module):
         return gather_positions(states + hidden if self.residual else states, positions)
 
 
-def reversal(layout: PaddedLayout, device: torch.device) -> Tensor:
+def reversal(layout: BatchLayout, device: torch.device) -> Tensor:
     """Return positions that reverse each row's real tokens and leave padding, int64 [B, L]."""
     rows, length = layout.shape
     positions = torch.arange(length, device=device).expand(rows, length)
@@ -208,6 +208,13 @@ class BiLmEncoder(Encoder):
 
     def __init__(self, embeddings: CharacterEmbeddings, layers: Sequence[BiLmLayer]) -> None:
         super().__init__(cast(Embeddings, embeddings), layers)
+
+
+class TableEncoder(Encoder):
+    """Encoder without layers: the states are the embeddings."""
+
+    def run(self, hidden: Tensor, layout: BatchLayout, positions: Tensor | None = None) -> Tensor:
+        return gather_positions(hidden, positions)
 
 
 class BiLmHead(VocabularyHead):

@@ -55,9 +55,9 @@ PRESETS: dict[str, ModelConfig] = {"static-tiny": StaticConfig(hidden_size=128)}
 def build_model(config: ModelConfig) -> LeftToRightModel:
     from torch import nn
 
+    from cloze.labs.before_bert.bilm import TableEncoder
     from cloze.model.families.models import embeddings
     from cloze.model.families.pretraining import LeftToRightModel
-    from cloze.model.layers.encoder import TableEncoder
     from cloze.model.layers.heads import TiedHead
 
     table = embeddings(config, max_positions=0, norm=nn.Identity())

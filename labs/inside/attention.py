@@ -20,7 +20,7 @@ from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_backbone
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.encoder import Encoder
-from cloze.model.layers.layout import PaddedLayout
+from cloze.model.layers.layout import BatchLayout
 from cloze.model.tasks.encode import TextSamples, encode
 from cloze.model.train.precision import Precision, autocast, placement
 from cloze.model.use.request import Request, shortened
@@ -97,7 +97,7 @@ class AttentionReader:
         token_type_ids: Tensor,
         real: Tensor,
         maps: list[Tensor],
-        layout: PaddedLayout | None = None,
+        layout: BatchLayout | None = None,
     ) -> None:
         """Run the encoder and append each layer's maps, float [B, N, L, L], to `maps`.
 

@@ -29,7 +29,7 @@ from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64
 from cloze.labs.inside.attention import token_text
-from cloze.model.layers.layout import PaddedLayout
+from cloze.model.layers.layout import BatchLayout
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 REACH = 16  # maximum distance between tokens in the statistics
@@ -52,7 +52,7 @@ class TokenRows:
     input_ids: Tensor
     token_type_ids: Tensor
     sequence: Tensor
-    layout: PaddedLayout | None = None
+    layout: BatchLayout | None = None
 
 
 class HeadStatistics:

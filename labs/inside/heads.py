@@ -30,7 +30,6 @@ from cloze.labs.inside.head_statistics import (
 from cloze.labs.inside.stages import HeadsConfig
 from cloze.model.data.batch import collate
 from cloze.model.data.mixture import RowTable
-from cloze.model.layers.layout import PaddedLayout
 from cloze.model.tasks.encode import CPU_POSITIONS, TextSamples, encode, framed
 from cloze.model.tasks.files import METRICS_FILE, write_json
 from cloze.model.train.distributed import World, init_distributed
@@ -199,7 +198,6 @@ class _DatasetRows:
             first = batch.get("sequence_first", first)
             sequence = (first.flatten().cumsum(0).view_as(first) - 1).where(real, PADDING)
             layout = batch.get("layout")
-            assert layout is None or isinstance(layout, PaddedLayout)
             yield TokenRows(
                 input_ids=batch["input_ids"].to(self._device),
                 token_type_ids=batch["token_type_ids"].to(self._device),

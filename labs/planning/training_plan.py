@@ -23,7 +23,7 @@ from cloze.model.hardware import Device
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import FULL
-from cloze.model.train.plan.estimates import MARGIN, ComputeOptions, MemoryEstimate
+from cloze.model.train.plan.estimates import MARGIN, ComputeOptions, MemoryEstimate, StepCost
 from cloze.model.train.plan.sizing import describe_size, resolve_size
 
 LONGEST = 512  # default row length, if the model supports as many
@@ -57,12 +57,10 @@ class Setting:
 
     def memory(self, rows: int, zero: int, checkpointing: bool) -> MemoryEstimate:
         """Estimate a rank's memory with micro-batches of `rows` rows."""
-        options = ComputeOptions(
+        how = ComputeOptions(
             device=self.device.kind, bf16=self.device.computes_bf16, checkpointing=checkpointing
         )
-        return estimates.training_memory(
-            self.model, self.length, rows, ranks=self.ranks, zero=zero, how=options
-        )
+        return StepCost.of(self.model, self.length, how, ranks=self.ranks, zero=zero).memory(rows)
 
 
 def plan_training(
@@ -123,7 +121,7 @@ def plan_training(
         )
     mean_length = FULL * setting.length
     speed = ranks * device.speed(mfu)
-    work = tokens * estimates.step_flops(setting.model, mean_length, device.kind)
+    work = tokens * StepCost.of(setting.model, mean_length, device=device.kind).operations
     ways = list(_ways(setting, work / speed / 3600))
     if not ways:
         raise UsageError(_too_large(setting))

@@ -45,12 +45,12 @@ class BartConfig(EncoderDecoderConfig):
     """Multiply word embeddings by the square root of D."""
 
     @property
-    def start_token_id(self) -> int:
+    def start_token_id(self) -> int:  # type: ignore[override]
         start = self.decoder_start_token_id
         return self.eos_token_id if start < 0 else start
 
     @property
-    def first_target_id(self) -> int | None:
+    def first_target_id(self) -> int | None:  # type: ignore[override]
         return self.bos_token_id
 
     def vocabulary_values(self, size: int, special: SpecialTokens) -> dict[str, Any]:

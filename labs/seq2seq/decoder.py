@@ -19,12 +19,12 @@ from torch import Tensor, nn
 
 from cloze.labs.seq2seq.kv_cache import KVCache, Memory
 from cloze.model.layers.attention import SelfAttention, gather_positions
-from cloze.model.layers.attention_kernels import attend
 from cloze.model.layers.batch import IGNORE_INDEX, Batch, unmask
-from cloze.model.layers.cpu import Dropout, autocast_input
+from cloze.model.layers.cpu import Dropout, attend, autocast_input
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.encoder import Encoder, Run
-from cloze.model.layers.layout import BatchLayout, PaddedLayout
+from cloze.model.layers.heads import last_state
+from cloze.model.layers.layout import BatchLayout
 
 
 class CrossAttention(SelfAttention):
@@ -161,7 +161,7 @@ class EncoderDecoder(Encoder):
         """
         start = self.ids.start
         read = torch.cat([torch.full_like(targets[:, :1], start), targets[:, :-1]], dim=1)
-        layout = PaddedLayout((read.shape[0], read.shape[1]))
+        layout = BatchLayout((read.shape[0], read.shape[1]))
         layout.memory = memory
         return self.decoded(read.masked_fill(read == IGNORE_INDEX, start), layout)
 
@@ -281,7 +281,7 @@ def generate(
             break
         owner, token = (part.repeat_interleave(copies, dim=0) for part in (owner, token))
         order = (torch.arange(rows * copies, device=device)[:, None] * beams + owner).flatten()
-        cache = cache.map_tensors(partial(torch.index_select, dim=0, index=order))
+        cache = cache.fresh(partial(torch.index_select, dim=0, index=order))
         newest = token.reshape(-1, 1)
     width = int((best != pad).sum(dim=1).max())
     return best[:, :width]
@@ -311,3 +311,17 @@ class Seq2SeqModel(nn.Module):
         if self.training and self.label_smoothing:
             outputs["label_smoothing"] = hidden.new_tensor(self.label_smoothing)
         return outputs
+
+
+class LastState(nn.Module):
+    """Pooler without weights: the last token's state (`GPT2ForSequenceClassification`).
+
+    Attributes:
+        head_bias: a classifier on it has a bias.
+    """
+
+    head_bias: bool = False
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Map hidden, float [B, L, D], and attention_mask, bool [B, L], to float [B, D]."""
+        return last_state(hidden, attention_mask).squeeze(1)

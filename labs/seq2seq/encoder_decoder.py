@@ -59,7 +59,7 @@ class EncoderDecoderConfig(ModelConfig):
         return self.num_decoder_layers or self.num_hidden_layers
 
     @property
-    def start_token_id(self) -> int:
+    def start_token_id(self) -> int:  # type: ignore[override]
         return self.pad_token_id
 
     @property

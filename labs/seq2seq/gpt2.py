@@ -20,8 +20,8 @@ from cloze.model.families.key_map import Drop, KeyMap
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cloze.labs.seq2seq.decoder import LastState
     from cloze.model.families.pretraining import LeftToRightModel
-    from cloze.model.layers.heads import LastState
 
 
 class Gpt2Config(ModelConfig):
@@ -30,6 +30,7 @@ class Gpt2Config(ModelConfig):
     heads: ClassVar[Mapping[str, Any]] = {"lm": {}}
     own_objectives: ClassVar[tuple[str, ...]] = ("lm",)
     needs_first_token: ClassVar[bool] = False
+    pre_norm: ClassVar[bool] = True
 
     # section 2.3
     scaled_projections: ClassVar[tuple[str, ...]] = (
@@ -64,11 +65,11 @@ def build_model(config: ModelConfig) -> LeftToRightModel:
     from cloze.model.families.pretraining import LeftToRightModel
     from cloze.model.layers.heads import TiedHead
 
-    return LeftToRightModel(encoder(config, pre_norm=True, causal=True, fused=True), TiedHead())
+    return LeftToRightModel(encoder(config, causal=True, fused=True), TiedHead())
 
 
 def build_pooler(config: ModelConfig) -> LastState:
-    from cloze.model.layers.heads import LastState
+    from cloze.labs.seq2seq.decoder import LastState
 
     return LastState()
 

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from cloze.model.layers.attention_kernels import attend
-from cloze.model.layers.layout import (
-    AttentionPattern,
-    BatchLayout,
-    Scores,
-    SharedTensors,
-    additive,
-)
+from cloze.model.layers.cpu import attend
+from cloze.model.layers.layout import AttentionPattern, BatchLayout, Scores, additive
 
 if TYPE_CHECKING:
     from typing import Self
@@ -63,7 +57,6 @@ class Memory:
         return Memory(self.states.repeat_interleave(times, dim=0), real, {})
 
 
-@dataclass(eq=False)
 class KVCache(BatchLayout):
     """Causal layout of new tokens, [B, l, D], with cached keys and values of earlier tokens.
 
@@ -78,13 +71,11 @@ class KVCache(BatchLayout):
         positions: int64 [B, l], positions of the new tokens, set by `advance`.
     """
 
-    rows: int
-    room: int
-    positions: Tensor = field(init=False)
+    positions: Tensor
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.positions = torch.zeros(self.rows, 0, dtype=torch.int64)
+    def __init__(self, rows: int, room: int) -> None:
+        super().__init__((rows, 0), positions=torch.zeros(rows, 0, dtype=torch.int64))
+        self.room = room
         # Keys and values of each layer, in running order: float [B, R, N, H].
         self._layers: list[tuple[Tensor, Tensor]] = []
         self._length = 0  # number of cached positions
@@ -95,18 +86,17 @@ class KVCache(BatchLayout):
         self.positions, self._length = positions, longest
         return self
 
-    def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Self:
-        copy = type(self)(self.rows, self.room)
+    def fresh(self, change: Callable[[Tensor], Tensor] | None = None) -> Self:
+        """Return self, reset to the first layer, with cached keys and values; or a changed copy."""
+        if change is None:
+            self.__post_init__()
+            self._layer = 0
+            return self
+        copy = type(self)(self.shape[0], self.room)
         copy._layers = [(change(keys), change(values)) for keys, values in self._layers]
         if self.memory is not None:
             copy.memory = self.memory.map_tensors(change)
         return copy.advance(change(self.positions), self._length)
-
-    def fresh(self) -> Self:
-        """Return self, reset to the first layer; cached keys and values stay."""
-        self.shared = SharedTensors()
-        self._layer = 0
-        return self
 
     @property
     def max_distance(self) -> int:
@@ -122,7 +112,7 @@ class KVCache(BatchLayout):
         added: Scores | None = None,
     ) -> Tensor:
         if self._layer == len(self._layers):
-            shape = (self.rows, self.room, *key.shape[2:])
+            shape = (self.shape[0], self.room, *key.shape[2:])
             self._layers.append((key.new_zeros(shape), value.new_zeros(shape)))
         keys, values = self._layers[self._layer]
         self._layer += 1
@@ -134,8 +124,8 @@ class KVCache(BatchLayout):
             tensor[:, : self._length].transpose(1, 2) for tensor in (keys, values)
         )
         known = (pattern, query.dtype, False)
-        if (bias := self.shared.biases.get(known)) is None:
-            bias = self.shared.biases[known] = self._bias(pattern, query.dtype)
+        if (bias := self.biases.get(known)) is None:
+            bias = self.biases[known] = self._bias(pattern, query.dtype)
         query = query.transpose(1, 2)
         if added is not None:
             bias = bias + added(query, cached_keys)
@@ -172,7 +162,7 @@ class RelativeBias(nn.Module):
 
     def forward(self, layout: BatchLayout, query: Tensor, key: Tensor) -> Tensor:
         """Return the bias, float [1 or B, N, L, K], for query [B, N, L, H] and key [B, N, K, H]."""
-        known, biases = (query.shape[2], key.shape[2]), layout.shared.relative
+        known, biases = (query.shape[2], key.shape[2]), layout.relative
         if known not in biases:
             biases[known] = self._bias(layout, query, key)
         return biases[known]

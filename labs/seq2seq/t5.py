@@ -80,7 +80,7 @@ class T5Config(EncoderDecoderConfig):
         return self.attention_head_size or super().head_size
 
     @property
-    def gated(self) -> bool:
+    def gated(self) -> bool:  # type: ignore[override]
         return self.gated_feed_forward
 
     @property

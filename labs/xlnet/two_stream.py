@@ -33,18 +33,18 @@ from cloze.model.layers.cpu import Linear, autocast_input
 from cloze.model.layers.cpu import dropout as drop
 from cloze.model.layers.disentangled import diagonals
 from cloze.model.layers.encoder import Encoder
-from cloze.model.layers.layout import BatchLayout, PaddedLayout, additive
+from cloze.model.layers.layout import BatchLayout, additive
 from cloze.model.objectives.losses import masked_objective
 from cloze.model.random_streams import Stream
 from cloze.pipeline.dataset.schema import DatasetInfo
 
 
 @dataclass(eq=False, kw_only=True)
-class TwoStreamLayout(PaddedLayout):
+class TwoStreamLayout(BatchLayout):
     """Padded rows; with targets, states are both streams, [B * L + P, D].
 
     Args:
-        shape, real, maps: as for `PaddedLayout`.
+        shape, real, maps: as for `BatchLayout`.
         segments: int64 [B, L], segment of each token; None: one segment.
         order: int64 [B, L], `Batch.target_order`; None: every token sees every other.
         targets: int64 [P], flat positions in B * L of the query stream.
@@ -110,7 +110,7 @@ class RelativeAttention(SelfAttention):
 
     def _sinusoids(self, layout: TwoStreamLayout, query: Tensor) -> Tensor:
         """Return sinusoids of the distances from L - 1 down to 1 - L, float [2 L - 1, D]."""
-        if layout.shared.sinusoids is None:
+        if layout.sinusoids is None:
             size, length = self.query.in_features, query.shape[1]
             even = torch.arange(0, size, 2, device=query.device, dtype=torch.float32)
             # `diagonals` reads row L - 1 + j - i, and that has the distance i - j.
@@ -119,8 +119,8 @@ class RelativeAttention(SelfAttention):
             sinusoids = torch.cat([angle.sin(), angle.cos()], dim=-1)
             # Dropped once a pass: all layers read the same ones, as in transformers' XLNet.
             dropped = drop(sinusoids, self.position_dropout if self.training else 0.0)
-            layout.shared.sinusoids = dropped.to(query.dtype)
-        return layout.shared.sinusoids
+            layout.sinusoids = dropped.to(query.dtype)
+        return layout.sinusoids
 
     def _mixed(
         self,

@@ -55,7 +55,7 @@ class XlnetConfig(ModelConfig):
         return super().layer_weights + self.hidden_size * self.attention_width
 
     @property
-    def position_terms(self) -> int:
+    def position_terms(self) -> int:  # type: ignore[override]
         return 1
 
 

@@ -18,7 +18,6 @@ from cloze.core.ragged import I64
 from cloze.model.data.layouts import MULTIPLE, LayoutKind, Sequences, make_layout
 from cloze.model.data.rows import MaskedRows, RowTransform
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
-from cloze.model.layers.unpadded import UnpaddedLayout
 from cloze.pipeline.dataset.masking.candidates import SENTENCES
 
 AnyBatch = TypeVar("AnyBatch", bound=Mapping[str, Any])  # a `Batch`, or some fields of one
@@ -113,8 +112,9 @@ def sizes(*batches: Batch) -> TokenCounts:
             sequences = np.cumsum(sequence_starts.numpy().ravel())
             lengths = np.bincount(sequences[real.ravel()]).astype(np.int64)
         layout = batch.get("layout")
+        kept = None if layout is None else layout.flat_positions
         tokens += int(real.sum())
-        positions += len(layout.flat_positions) if isinstance(layout, UnpaddedLayout) else real.size
+        positions += real.size if kept is None else len(kept)
         attended += int((lengths**2).sum())
     return TokenCounts(tokens, positions, attended)
 

@@ -19,8 +19,7 @@ from cloze.model.data.rows import MaskedRows
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.attention_kernels import runs_varlen
 from cloze.model.layers.encoder import Encoder
-from cloze.model.layers.layout import BatchLayout, PaddedLayout
-from cloze.model.layers.unpadded import BucketedLayout, PackedLayout
+from cloze.model.layers.layout import BatchLayout
 
 LayoutKind = Literal["rows", "buckets", "packed"]
 Bools = npt.NDArray[np.bool_]
@@ -107,12 +106,10 @@ class Sequences:
 
     @classmethod
     def of(cls, rows: MaskedRows, length: int, causal: Bools | None = None) -> Sequences:
-        """Return the sequences of rows padded to `length`."""
-        begins = np.arange(len(rows.lengths)) * length
+        """Return the sequences of rows padded to `length`; `causal`: bool [B], causal rows."""
         if rows.boundary_counts is None:
-            return cls(
-                shape=(len(begins), length), first=begins, lengths=rows.lengths, causal=causal
-            )
+            return cls.alone(rows.lengths, length, causal)
+        begins = np.arange(len(rows.lengths)) * length
         if causal is not None:
             causal = np.repeat(causal, rows.boundary_counts)
         starts = np.repeat(begins, rows.boundary_counts) + rows.boundaries
@@ -138,7 +135,7 @@ def make_layout(kind: LayoutKind, sequences: Sequences) -> BatchLayout | None:
     return rows(sequences) if sequences.packed or sequences.causal is not None else None
 
 
-def rows(sequences: Sequences) -> PaddedLayout:
+def rows(sequences: Sequences) -> BatchLayout:
     """Return the layout of padded rows that are packed or partly causal."""
     shape, lengths = sequences.shape, sequences.lengths
     causal = None
@@ -153,18 +150,14 @@ def rows(sequences: Sequences) -> PaddedLayout:
     real[indices] = 1
     causal_rows = None if causal is None else from_numpy(causal)
     real_mask = from_numpy((real > 0).reshape(shape))
-    if not sequences.packed:
-        return PaddedLayout(shape, real_mask, causal=causal_rows)
-    return PaddedLayout(
-        shape,
-        real_mask,
-        from_numpy(number.reshape(shape)),
-        from_numpy(positions.reshape(shape)),
-        causal_rows,
-    )
+    layout = BatchLayout(shape, real_mask, causal=causal_rows)
+    if sequences.packed:
+        layout.sequence = from_numpy(number.reshape(shape))
+        layout.positions = from_numpy(positions.reshape(shape))
+    return layout
 
 
-def buckets(sequences: Sequences) -> BucketedLayout:
+def buckets(sequences: Sequences) -> BatchLayout:
     """Return a layout with sequences grouped by similar length."""
     batch, length = sequences.shape
     # Longest first, so that a group's first row gives its width.
@@ -190,49 +183,51 @@ def buckets(sequences: Sequences) -> BucketedLayout:
     tokens, step = len(indices), MULTIPLE * -(-batch * length // (MULTIPLE * SHAPES))
     # With padding, at least one filler token exists: padded positions read it, without gradient.
     fills = (0, 0 if is_real.all() else step - tokens % step)
-    block = np.full(len(is_real), tokens)
-    block[indices] = np.arange(tokens)
     token_index, position = ranges(starts, lengths), ranges(np.zeros_like(lengths), lengths)
     slots, padding = _slots(token_index, batch * length)
-    return BucketedLayout(
+    used = count * len(groups)
+    return BatchLayout(
         (batch, length),
+        from_numpy(np.pad(np.ones(tokens, np.bool_), fills)) if fills[1] else None,
+        positions=from_numpy(np.pad(position, fills)),
         flat_positions=from_numpy(np.pad(token_index, fills)),
+        places=from_numpy(np.pad(indices, fills, constant_values=int(is_real.argmin()))),
+        bounds=from_numpy(offsets_of(lengths[:used]).astype(np.int32)),
+        groups=tuple(groups),
+        causal=None if causal is None else from_numpy(causal[:used]),
         slots=slots,
         padding=padding,
-        positions=from_numpy(np.pad(position, fills)),
-        real=from_numpy(np.pad(np.ones(tokens, np.bool_), fills)) if fills[1] else None,
-        blocks=from_numpy(block),
-        block_positions=from_numpy(np.pad(indices, fills, constant_values=int(is_real.argmin()))),
-        groups=tuple(groups),
-        causal=None if causal is None else from_numpy(causal[: sum(count for count, _ in groups)]),
     )
 
 
-def packed(sequences: Sequences) -> PackedLayout:
+def packed(sequences: Sequences) -> BatchLayout:
     """Return the layout without padding; causal sequences come first."""
     starts, lengths, causal = sequences.first, sequences.lengths, sequences.causal
-    causal_counts = (0, 0)
+    causal_first = (0, 0)
     if causal is not None:
         # Each kind is one slice of the tokens then, and so one call of the kernel.
         order = np.argsort(~causal, kind="stable")
-        causal_counts = (int(causal.sum()), int(lengths[causal].sum()))
-        starts, lengths = starts[order], lengths[order]
-    token_index = ranges(starts, lengths)
+        causal_first = (int(causal.sum()), int(lengths[causal].sum()))
+        starts, lengths, causal = starts[order], lengths[order], causal[order]
+    token_index, position = ranges(starts, lengths), ranges(np.zeros_like(lengths), lengths)
     slots, padding = _slots(token_index, sequences.shape[0] * sequences.shape[1])
-    return PackedLayout(
+    longest = int(lengths.max())
+    return BatchLayout(
         sequences.shape,
+        positions=from_numpy(position),
         flat_positions=from_numpy(token_index),
+        places=from_numpy(np.repeat(np.arange(len(lengths)) * longest, lengths) + position),
+        bounds=from_numpy(offsets_of(lengths).astype(np.int32)),
+        groups=((len(lengths), longest),),
+        causal=from_numpy(causal) if causal_first[0] and causal is not None else None,
+        causal_first=causal_first,
         slots=slots,
         padding=padding,
-        positions=from_numpy(ranges(np.zeros_like(lengths), lengths)),
-        bounds=from_numpy(offsets_of(lengths).astype(np.int32)),
-        longest=int(lengths.max()),
-        causal=causal_counts,
     )
 
 
 def _slots(token_index: I64, size: int) -> tuple[Tensor, Tensor]:
-    """Return `slots` and `padding` of `UnpaddedLayout` for tokens at `token_index`, int64 [T]."""
+    """Return `slots` and `padding` of a layout for tokens at `token_index`, int64 [T]."""
     slots, padding = np.zeros(size, np.int64), np.ones(size, np.bool_)
     slots[token_index], padding[token_index] = np.arange(len(token_index)), False
     return from_numpy(slots), from_numpy(padding)

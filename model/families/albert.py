@@ -96,7 +96,6 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def build_model(config: AlbertConfig) -> PretrainingModel:
-
     from cloze.model.families.models import embeddings, masked_lm
     from cloze.model.families.pretraining import PretrainingModel
     from cloze.model.layers.cpu import Linear

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from cloze.core.config import UnionTag
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.hub_format import TIED, HubFormat, Row, fine_tuned, same
 from cloze.model.families.key_map import KeyMap, decoder_copies
-
-if TYPE_CHECKING:
-    from cloze.model.families.pretraining import PretrainingModel
 
 
 class BertConfig(ModelConfig):
@@ -39,20 +36,6 @@ PRESETS: dict[str, ModelConfig] = {
     "bert-l6": BertConfig.of_size(6, 768),  # row 3: 4.68
     "bert-l12-wide": BertConfig.of_size(12, 1024),  # row 5: 3.54
 }
-
-
-def build_model(config: ModelConfig, *, pre_norm: bool = False) -> PretrainingModel:
-    from cloze.model.families.models import encoder, masked_lm
-    from cloze.model.families.pretraining import PretrainingModel
-    from cloze.model.layers.cpu import Linear
-    from cloze.model.layers.heads import Pooler
-
-    return PretrainingModel(
-        encoder(config, pre_norm=pre_norm),
-        masked_lm(config),
-        pooler=Pooler(config.hidden_size),
-        pair=Linear(config.hidden_size, 2),
-    )
 
 
 def encoder_rows(prefix: str) -> list[Row]:

@@ -58,8 +58,29 @@ class ModelConfig(Values):
     supports_onnx: ClassVar[bool] = True
     """The class can be exported as an ONNX file."""
 
+    pre_norm: ClassVar[bool] = False
+    """Normalize the input of each block and the encoder's output, not embeddings and sums."""
+
+    pooler_activation: ClassVar[str] = "tanh"
+    """Activation of the pooler, or of the dense layer of fine-tuning in its place."""
+
+    head_activation: ClassVar[str] = ""
+    """Activation of the masked LM head. Empty: `hidden_act`."""
+
     learns_from_teacher: ClassVar[bool] = False
     """The class has its own objectives and loss weights for training with a teacher."""
+
+    position_terms: ClassVar[int] = 0
+    """Number of relative-position terms of attention scores."""
+
+    gated: ClassVar[bool] = False
+    """The feed-forward block is gated."""
+
+    start_token_id: ClassVar[int | None] = None
+    """Id of the token that a decoder reads first; None: there is no decoder."""
+
+    first_target_id: ClassVar[int | None] = None
+    """Id with which a decoder's targets begin; None: with the text."""
 
     scaled_projections: ClassVar[tuple[str, ...]] = ()
     """Ends of the names of matrices whose initial weights are divided by the square root of twice
@@ -190,29 +211,9 @@ class ModelConfig(Values):
         head = self.hidden_size * self.word_width if "masked_lm" in self.heads else 0
         return tables + projection + head + (self.hidden_size**2 if "pair" in self.heads else 0)
 
-    @property
-    def position_terms(self) -> int:
-        """Number of relative-position terms of attention scores."""
-        return 0
-
-    @property
-    def gated(self) -> bool:
-        """True if the feed-forward block is gated."""
-        return False
-
     def window_of(self, layer: int) -> int | None:
         """Return the tokens visible on each side in layer `layer`, from 0; None: the whole row."""
         del layer
-        return None
-
-    @property
-    def start_token_id(self) -> int | None:
-        """Id of the token that a decoder reads first; None: there is no decoder."""
-        return None
-
-    @property
-    def first_target_id(self) -> int | None:
-        """Id with which a decoder's targets begin; None: with the text."""
         return None
 
     @property

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from cloze.model.layers.disentangled import RelativePositions
     from cloze.model.layers.embeddings import Embeddings, GdesEmbedding
     from cloze.model.layers.encoder import Encoder
-    from cloze.model.layers.heads import Pooler
 
 
 class DebertaConfig(ModelConfig):
@@ -39,6 +38,7 @@ class DebertaConfig(ModelConfig):
     defaults of transformers' classes; presets set the pretraining method.
     """
 
+    pooler_activation: ClassVar[str] = "gelu"  # transformers' `ContextPooler`
     supports_compile: ClassVar[bool] = False  # not measured
     supports_causal: ClassVar[bool] = False
     supports_pruned_heads: ClassVar[bool] = False  # positions are projected by all together
@@ -157,7 +157,7 @@ class DebertaConfig(ModelConfig):
         return super().layer_weights + terms * self.hidden_size**2
 
     @property
-    def position_terms(self) -> int:
+    def position_terms(self) -> int:  # type: ignore[override]
         return len(self.pos_att_type)
 
     @property
@@ -211,13 +211,6 @@ def build_model(config: DebertaConfig) -> DecoderModel | ReplacedTokenModel:
     if config.pretraining == "rtd":
         return _build_replaced_tokens(config)
     return _build_masked_lm(config, _build_embeddings(config))
-
-
-def build_pooler(config: ModelConfig) -> Pooler:
-    """Build a dense layer with GELU (transformers' `ContextPooler`)."""
-    from cloze.model.layers.heads import Pooler
-
-    return Pooler(config.hidden_size, "gelu")
 
 
 def _build_masked_lm(config: DebertaConfig, embeddings: Embeddings) -> DecoderModel:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -11,11 +11,6 @@ from cloze.core.config import UnionTag
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.hub_format import HubFormat, fine_tuned, same
 from cloze.model.families.key_map import Drop, KeyMap
-
-if TYPE_CHECKING:
-    from cloze.model.families.pretraining import PretrainingModel
-    from cloze.model.layers.heads import Pooler
-
 
 Weight = Annotated[float, Field(ge=0.0)]
 
@@ -29,6 +24,7 @@ class DistilBertConfig(ModelConfig):
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
     own_objectives: ClassVar[tuple[str, ...]] = ("mlm",)
     learns_from_teacher: ClassVar[bool] = True
+    pooler_activation: ClassVar[str] = "relu"  # transformers' `pre_classifier`
 
     family: UnionTag[Literal["distilbert"]] = "distilbert"
     type_vocab_size: Literal[0] = 0
@@ -72,20 +68,6 @@ PRESETS: dict[str, ModelConfig] = {
     # 66M parameters: 66.4M in the encoder, 67.0M with the LM head
     "distilbert-base": DistilBertConfig.of_size(6, 768),
 }
-
-
-def build_model(config: ModelConfig) -> PretrainingModel:
-    from cloze.model.families.models import encoder, masked_lm
-    from cloze.model.families.pretraining import PretrainingModel
-
-    return PretrainingModel(encoder(config), masked_lm(config))
-
-
-def build_pooler(config: ModelConfig) -> Pooler:
-    """Build a dense layer with ReLU (transformers' `pre_classifier`)."""
-    from cloze.model.layers.heads import Pooler
-
-    return Pooler(config.hidden_size, "relu")
 
 
 _LAYER = "distilbert.transformer.layer.{n}"

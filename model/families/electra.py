@@ -22,13 +22,13 @@ from cloze.model.families.key_map import Drop, KeyMap
 if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel, ReplacedTokenModel
     from cloze.model.layers.embeddings import Embeddings
-    from cloze.model.layers.heads import Pooler
 
 
 class ElectraConfig(ModelConfig):
     """ELECTRA (Clark et al., 2020)."""
 
     supports_causal: ClassVar[bool] = False
+    pooler_activation: ClassVar[str] = "gelu"  # transformers' `ElectraClassificationHead`
 
     family: UnionTag[Literal["electra"]] = "electra"
 
@@ -134,13 +134,6 @@ def build_model(config: ElectraConfig) -> ReplacedTokenModel | PretrainingModel:
         ReplacedTokenHead(config.hidden_size, config.hidden_act),
         PretrainingModel(generator, masked_lm(generator_config, size)),
     )
-
-
-def build_pooler(config: ModelConfig) -> Pooler:
-    """Build a dense layer with GELU (transformers' `ElectraClassificationHead`)."""
-    from cloze.model.layers.heads import Pooler
-
-    return Pooler(config.hidden_size, "gelu")
 
 
 SUMMARY = {"summary_type": "first", "summary_use_proj": True, "summary_activation": "gelu"}

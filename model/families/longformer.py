@@ -77,7 +77,7 @@ def build_model(config: LongformerConfig) -> PretrainingModel:
     from cloze.model.families.pretraining import LongModel
     from cloze.model.layers.global_attention import GlobalAttention, LongEncoder
 
-    plain = encoder(config, position_offset=config.pad_token_id + 1)
+    plain = encoder(config)
     for number, layer in enumerate(plain.layers):
         layer.attention = GlobalAttention(
             config.hidden_size,
@@ -87,7 +87,7 @@ def build_model(config: LongformerConfig) -> PretrainingModel:
         )
     return LongModel(
         LongEncoder(plain.embeddings, list(plain.layers), plain.norm),
-        masked_lm(config, activation="gelu"),
+        masked_lm(config),
     )
 
 

@@ -6,7 +6,7 @@ Large models that diverge with post-norm train, and small ones tolerate a higher
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import ClassVar, Literal
 
 from cloze.core.config import UnionTag
 from cloze.model.families import bert
@@ -14,12 +14,11 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.hub_format import fine_tuned
 from cloze.model.families.key_map import KeyMap
 
-if TYPE_CHECKING:
-    from cloze.model.families.pretraining import PretrainingModel
-
 
 class MegatronBertConfig(ModelConfig):
     """Megatron-LM's BERT (Shoeybi et al., 2019)."""
+
+    pre_norm: ClassVar[bool] = True
 
     family: UnionTag[Literal["megatron-bert"]] = "megatron-bert"
 
@@ -33,10 +32,6 @@ PRESETS: dict[str, ModelConfig] = {
     "megatron-bert-1.3b": MegatronBertConfig.of_size(24, 2048),
     "megatron-bert-3.9b": MegatronBertConfig.of_size(48, 2560),
 }
-
-
-def build_model(config: ModelConfig) -> PretrainingModel:
-    return bert.build_model(config, pre_norm=True)
 
 
 _NORMS = [

@@ -57,7 +57,8 @@ def new_model(config: ModelConfig) -> PretrainingModel:
         raise UsageError(
             "vocab_size (0) is not set; set it, or take it from a dataset with for_dataset"
         )
-    model: PretrainingModel = FAMILIES.find(config.family).build_model(config)
+    build = getattr(FAMILIES.find(config.family), "build_model", _build_model)
+    model: PretrainingModel = build(config)
     initialize(model, config.initializer_range)
     if config.scaled_projections:
         with torch.no_grad():
@@ -66,6 +67,17 @@ def new_model(config: ModelConfig) -> PretrainingModel:
                     # GPT-2, section 2.3: residual layers by 1 / sqrt(N), of which a block has two.
                     parameter.div_(math.sqrt(2 * config.num_hidden_layers))
     return model
+
+
+def _build_model(config: ModelConfig) -> PretrainingModel:
+    """Build BERT's model, with what the family's config says of it."""
+    pairs = "pair" in config.heads
+    return PretrainingModel(
+        encoder(config),
+        masked_lm(config),
+        pooler=_build_pooler(config) if pairs else None,
+        pair=Linear(config.hidden_size, 2) if pairs else None,
+    )
 
 
 def load_model(config: ModelConfig, state: Mapping[str, Tensor]) -> PretrainingModel:
@@ -125,7 +137,8 @@ def meta_pooler(config: ModelConfig) -> nn.Module:
 
 def _build_pooler(config: ModelConfig) -> nn.Module:
     build = getattr(FAMILIES.find(config.family), "build_pooler", None)
-    return Pooler(config.hidden_size) if build is None else build(config)
+    activation = config.pooler_activation
+    return Pooler(config.hidden_size, activation) if build is None else build(config)
 
 
 def is_backbone(name: str) -> bool:
@@ -300,8 +313,6 @@ def embeddings(
 def encoder(
     config: ModelConfig,
     *,
-    pre_norm: bool = False,
-    position_offset: int = 0,
     causal: bool = False,
     fused: bool = False,
     embedding_size: int | None = None,
@@ -309,9 +320,6 @@ def encoder(
     """Build the encoder.
 
     Args:
-        pre_norm: normalize the input of each block and the encoder's output, instead of embeddings
-            and sums.
-        position_offset: rows of the position table before the first position.
         causal: use causal attention.
         fused: store query, key and value projections as one matrix.
         embedding_size: E, width of embeddings that are projected to D. Default: D, no projection.
@@ -320,15 +328,16 @@ def encoder(
     table = embeddings(
         config,
         size,
-        norm=nn.Identity() if pre_norm else None,
-        position_offset=position_offset,
+        norm=nn.Identity() if config.pre_norm else None,
+        # Rows of the position table before the first position.
+        position_offset=config.pad_token_id + 1 if config.computes_with_padding else 0,
         projection=None if size == config.hidden_size else Linear(size, config.hidden_size),
     )
     layers = [
-        layer(config, number=number, pre_norm=pre_norm, causal=causal, fused=fused)
+        layer(config, number=number, causal=causal, fused=fused)
         for number in range(config.num_hidden_layers)
     ]
-    return Encoder(table, layers, norm(config) if pre_norm else nn.Identity())
+    return Encoder(table, layers, norm(config) if config.pre_norm else nn.Identity())
 
 
 def layer(
@@ -336,7 +345,6 @@ def layer(
     attention: nn.Module | None = None,
     *,
     number: int = 0,
-    pre_norm: bool = False,
     causal: bool = False,
     fused: bool = False,
     inner_dropout: float = 0.0,
@@ -348,7 +356,7 @@ def layer(
     Args:
         attention: default: self-attention.
         number: position of the layer, from 0.
-        pre_norm, causal, fused: as for `encoder`.
+        causal, fused: as for `encoder`.
         inner_dropout: dropout inside the feed-forward block.
         kind: class of the layer.
         options: further arguments of this class.
@@ -368,7 +376,7 @@ def layer(
         dropout=inner_dropout,
     )
     norms = {
-        f"{block}_input_norm" if pre_norm else f"{block}_norm": norm(config)
+        f"{block}_input_norm" if config.pre_norm else f"{block}_norm": norm(config)
         for block in ("attention", "feed_forward")
     }
     return kind(attention, feed_forward, dropout=config.hidden_dropout, **norms, **options)
@@ -381,11 +389,11 @@ def masked_lm(
 
     Args:
         size: width of the word embeddings. Default: D.
-        activation: default: `hidden_act`.
+        activation: default: the config's.
     """
     width = size or config.hidden_size
     norm = nn.LayerNorm(width, eps=config.layer_norm_eps)
-    activation = activation or config.hidden_act
+    activation = activation or config.head_activation or config.hidden_act
     return MaskedLMHead(
         config.hidden_size, width, config.vocab_size, activation=activation, norm=norm
     )

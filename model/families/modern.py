@@ -30,6 +30,7 @@ class ModernConfig(ModelConfig):
 
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
     own_objectives: ClassVar[tuple[str, ...]] = ("mlm",)
+    gated: ClassVar[bool] = True
 
     # Appendix A, "Megatron initialization"; transformers, ModernBertPreTrainedModel._init_weights.
     scaled_projections: ClassVar[tuple[str, ...]] = (
@@ -87,10 +88,6 @@ class ModernConfig(ModelConfig):
     def weights_outside_layers(self) -> int:
         # Rotary positions have no table.
         return self.vocab_size * self.word_width + self.hidden_size**2
-
-    @property
-    def gated(self) -> bool:
-        return True
 
     def window_of(self, layer: int) -> int | None:
         return None if self.is_global(layer) else self.local_attention // 2

@@ -6,7 +6,7 @@ functions.
 CONFIG: its config class.
 PRESETS: its named sizes, of which NAME-tiny has 2 layers of width 128.
 build_model(config): builds the pretraining model; `cloze.model.families.models.new_model`
-    initializes it.
+    initializes it. Optional; the default is BERT's, by the config's `pre_norm` and activations.
 build_pooler(config): builds the fine-tuning pooler. Optional; the default is BERT's.
 HUB: its Hugging Face format, a `HubFormat`. Optional; without it the family cannot be exported.
 """

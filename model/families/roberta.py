@@ -7,7 +7,7 @@ position table are unused. They are kept so that export and import leave a check
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -17,9 +17,6 @@ from cloze.model.families.config import ModelConfig, Size
 from cloze.model.families.hub_format import TASK_ROWS, Row, fine_tuned
 from cloze.model.families.key_map import Drop, KeyMap, decoder_copies
 
-if TYPE_CHECKING:
-    from cloze.model.families.pretraining import PretrainingModel
-
 
 class RobertaConfig(ModelConfig):
     """RoBERTa; defaults are those of Hugging Face's `RobertaConfig` where it has RoBERTa-base's."""
@@ -27,6 +24,7 @@ class RobertaConfig(ModelConfig):
     heads: ClassVar[Mapping[str, Any]] = {"masked_lm": {}}
     own_objectives: ClassVar[tuple[str, ...]] = ("mlm",)
     computes_with_padding: ClassVar[bool] = True
+    head_activation: ClassVar[str] = "gelu"  # whatever hidden_act is, as in transformers
 
     default_vocab_size: ClassVar[int] = 50_265
     default_batch_size: ClassVar[int] = 8192  # section 5
@@ -50,16 +48,6 @@ PRESETS: dict[str, ModelConfig] = {
     # 355M: 355.4M with the LM head
     "roberta-large": RobertaConfig.of_size(24, 1024, layer_norm_eps=1e-5),
 }
-
-
-def build_model(config: RobertaConfig) -> PretrainingModel:
-    from cloze.model.families.models import encoder, masked_lm
-    from cloze.model.families.pretraining import PretrainingModel
-
-    return PretrainingModel(
-        encoder(config, position_offset=config.pad_token_id + 1),
-        masked_lm(config, activation="gelu"),  # whatever hidden_act is, as in transformers
-    )
 
 
 LM_ROWS: list[Row] = [

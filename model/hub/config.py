@@ -1,14 +1,36 @@
-"""Configs of the stages export and import."""
+"""Configs of the stages export and import, and the table of further forms of an export."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
 from cloze.core.config import NoFingerprint, StageConfig
 from cloze.core.options import known
+from cloze.core.plugins import Table
+from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.families.registry import FAMILIES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportForm:
+    """A form of an export beside Hugging Face's weights, which `format` or `export_as` names.
+
+    Attributes:
+        export: exports an input that is no checkpoint; None: the form adds to a checkpoint's.
+        check: (checkpoint, directory) -> None; raises before anything is written.
+        add: (checkpoint, written directory, class of transformers, config) -> part of the summary.
+    """
+
+    export: Callable[[BuildContext], StageResult] | None = None
+    check: Callable[[Any, str], None] = lambda checkpoint, directory: None
+    add: Callable[[Any, str, str, ExportConfig], dict[str, Any]] | None = None
+
+
+FORMS: Table[ExportForm] = Table("export_forms", "form of an export", {}, ("format", "export_as"))
 
 
 class ExportConfig(StageConfig):

@@ -19,7 +19,7 @@ from cloze.model.checkpoint import CONFIG, LoadedCheckpoint
 from cloze.model.families.hub_format import EMBEDDING, POOLED, hub_of, task_head
 from cloze.model.families.models import Transform, load_backbone, load_model
 from cloze.model.families.pretraining import encode
-from cloze.model.layers.layout import PaddedLayout
+from cloze.model.layers.layout import BatchLayout
 from cloze.pipeline import tokenizer
 
 TOLERANCE = 1e-5  # relative to the largest logit, or to 1 if all are smaller: fp32 has 7 digits
@@ -201,7 +201,7 @@ def our_logits(loaded: LoadedCheckpoint, batch: Mapping[str, Tensor]) -> dict[st
     real, layout = batch["attention_mask"], None
     if hub.is_causal:
         rows, length = real.shape
-        layout = PaddedLayout((rows, length), real, causal=torch.ones(rows, dtype=torch.bool))
+        layout = BatchLayout((rows, length), real, causal=torch.ones(rows, dtype=torch.bool))
     found = load_model(loaded.model, loaded.state)({**batch, "layout": layout})
     return {
         name: _real(found[name], batch) for name in sorted({STATES, *PARAMETERS} & found.keys())

@@ -15,16 +15,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from cloze.core.stages.stage import CHECKPOINT, BuildContext, InputSpec, Stage, StageResult
-from cloze.model.hub.config import ExportConfig, ImportConfig
+from cloze.model.hub.config import FORMS, ExportConfig, ImportConfig
 
 SHOWN = 4  # parameters that the last line names
 
 
 def _export(config: ExportConfig, build: BuildContext) -> StageResult:
-    if config.export_as == "croissant":
-        from cloze.model.hub.croissant import export_data
-
-        return export_data(build)
+    form = FORMS.get(config.export_as or "")
+    if form is not None and form.export is not None:
+        return form.export(build)
     from cloze.model.hub.write import export
 
     return export(build, config)

@@ -10,14 +10,14 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.fingerprints import artifact_fingerprint_of
 from cloze.core.artifacts.lineage import NearbyArtifacts
-from cloze.core.errors import ClozeError, DataError, UsageError, require_packages
+from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.checkpoint import CONFIG, WEIGHTS, LoadedCheckpoint, copy_files, load_input
 from cloze.model.families.hub_format import EMBEDDING, hub_of
 from cloze.model.families.pruned import with_all_heads
 from cloze.model.hub.card import model_card
-from cloze.model.hub.config import ExportConfig
+from cloze.model.hub.config import FORMS, ExportConfig, ExportForm
 from cloze.model.hub.parity import (
     check_pair,
     compare_with_transformers,
@@ -41,20 +41,15 @@ def export(build: BuildContext, config: ExportConfig) -> StageResult:
     Returns:
         summary: `directory`; `architecture`; `parameters`; `max_logit_difference` from
             transformers, None with the reason `not_compared`; `left_out`, modules that were never
-            trained; with ONNX, `onnx`, see `cloze.model.hub.onnx.export_onnx`; `revisions`,
-            directory by name.
+            trained; by the name of a further form, its part; `revisions`, directory by name.
 
     Raises:
-        ModuleNotFoundError: ONNX needs packages that are not installed.
+        ModuleNotFoundError: a form needs packages that are not installed.
         DataError: the checkpoint is missing or damaged, or has no Hugging Face form.
         UsageError: the checkpoint lacks the heads that `export_as` needs, there are no milestones,
-            or ONNX is asked for in a directory that is not local.
+            or a form is not for the checkpoint or the directory.
         ClozeError: the written directory does not read back, or gives other logits or tokens.
     """
-    if config.format == "onnx":
-        require_packages("transformers", "onnx", "onnxruntime", "onnxscript")
-        if not storage.is_local(build.path):
-            raise UsageError(f"--format onnx needs a local directory ({build.path} is not one)")
     source = build.inputs["checkpoint"]
     milestones = _milestones(source) if config.revisions else {}
     summary = _export_checkpoint(load_input(build, source), build.path, config)
@@ -95,11 +90,8 @@ def _export_checkpoint(
     checkpoint: LoadedCheckpoint, directory: str, config: ExportConfig
 ) -> dict[str, Any]:
     """Write and check one directory; return its summary."""
-    if config.format == "onnx" and not checkpoint.model.supports_onnx:
-        raise UsageError(
-            f"--format onnx is for encoders or decoders alone, of one attention stream (this is a "
-            f"{checkpoint.model.family} model); leave it out"
-        )
+    form = FORMS.find(config.format) if config.format != "safetensors" else ExportForm()
+    form.check(checkpoint, directory)
     loaded = in_form(checkpoint, config.export_as)
     model, state = with_all_heads(loaded.model, loaded.state)  # transformers has no other form
     loaded = replace(loaded, model=model, state=state)
@@ -119,10 +111,8 @@ def _export_checkpoint(
         "not_compared": not_compared(directory),
         "left_out": list(loaded.untrained),
     }
-    if config.format == "onnx":
-        from cloze.model.hub.onnx import export_onnx
-
-        summary["onnx"] = export_onnx(loaded, directory, summary["architecture"], config.int8)
+    if form.add is not None:
+        summary[config.format] = form.add(loaded, directory, summary["architecture"], config)
     return summary
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from cloze.model.layers.cpu import Linear, ModuleReference, autocast_input, linear, rotary_factors
 from cloze.model.layers.cpu import dropout as drop
-from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout
+from cloze.model.layers.layout import AttentionPattern, BatchLayout
 
 
 class Rotary(nn.Module):
@@ -31,7 +31,7 @@ class Rotary(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, layout: BatchLayout) -> tuple[Tensor, Tensor]:
         """Rotate query and key, float [..., L, N, H] or [T, N, H], in fp32; return their dtype."""
-        known, factors = (self.theta, self.head_size), layout.shared.rotary
+        known, factors = (self.theta, self.head_size), layout.rotary
         if known not in factors:
             factors[known] = self._factors(layout, query.device)
         cosine, sine = factors[known]
@@ -129,7 +129,7 @@ class SelfAttention(nn.Module):
             The shape of `hidden`, or [P, D], before any residual.
         """
         if layout is None:
-            layout = PaddedLayout((hidden.shape[0], hidden.shape[1]))
+            layout = BatchLayout((hidden.shape[0], hidden.shape[1]))
         query, key, value = self.project(hidden)
         if self.rotary is not None:
             query, key = self.rotary(query, key, layout)

@@ -7,13 +7,11 @@ dropout).
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from cloze.model.layers.cpu import dropout as drop
+from cloze.model.layers.cpu import attend
 
 AMPERE = (8, 0)  # minimum compute capability of the kernel
 WIDEST_HEAD = 256
@@ -46,7 +44,7 @@ def varlen_attention(
 
     Args:
         query, key, value: bf16 or fp16 [T, N, H].
-        bounds: int32 [S + 1], see `PackedLayout`.
+        bounds: int32 [S + 1], see `BatchLayout`.
         window: tokens visible on each side; None: the whole sequence.
         causal: hide later tokens.
 
@@ -70,67 +68,6 @@ def varlen_attention(
         window_size_right=0 if causal else side,
     )[0]
     return mixed
-
-
-# Kernels for rows: the fastest one on each device.
-
-
-def prefers_matmul(device_type: str, dtype: torch.dtype, dropout: float = 0.0) -> bool:
-    """Return True if matmul and softmax are faster than torch's fused attention.
-
-    On CPUs in bf16 the fused kernel does not use the matrix units (AMX), which cost a quarter of a
-    BERT-mini's training step. With dropout, CPUs have no fused kernel and draw random numbers
-    slowly. Otherwise the fused kernel is faster and needs no [L, L] memory.
-    """
-    return device_type == "cpu" and (dtype == torch.bfloat16 or dropout > 0.0)
-
-
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float
-) -> Tensor:
-    """Compute attention without returning probabilities.
-
-    Args:
-        query: float [B, N, L, H].
-        key, value: float [B, N, K, H].
-        bias: added to the scores, broadcast to [B, N, L, K]; None for no bias.
-        dropout: dropout of the probabilities; 0 outside training.
-
-    Returns:
-        float [B, N, L, H].
-    """
-    if prefers_matmul(query.device.type, query.dtype, dropout):
-        return matmul_attention(query, key, value, bias, dropout)[0]
-    bias = None if bias is None else bias.to(query.dtype)
-    return functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=bias, dropout_p=dropout
-    )
-
-
-def matmul_attention(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float
-) -> tuple[Tensor, Tensor]:
-    """Compute `scaled_dot_product_attention` with its probabilities; arguments as for `attend`.
-
-    Returns:
-        Mixed values [B, N, L, H], and probabilities before dropout [B, N, L, K], in the inputs'
-        dtype; softmax is computed in fp32 and rounded.
-    """
-    with torch.autocast(
-        query.device.type, enabled=False
-    ):  # else softmax would store [L, K] in fp32
-        scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), key.transpose(-1, -2))
-        if bias is not None:
-            scores = scores + bias.to(scores.dtype)
-        probabilities = torch.softmax(scores, dim=-1)
-        return torch.matmul(drop(probabilities, dropout), value), probabilities
-
-
-@torch.no_grad()
-def attention_maps(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the attention probabilities, float [B, N, L, K], without gradient."""
-    # The keys stand in for values, whose mix nobody reads.
-    return matmul_attention(query, key, key, bias, 0.0)[1]
 
 
 def attend_chunks(

@@ -1,10 +1,11 @@
-"""Operations of all layers, fast on CPUs, too: products, dropout, activations, casts.
+"""Operations of all layers, fast on CPUs, too: products, dropout, activations, casts, attention.
 
 Some are operators that torch.compile must not fuse. docs/decisions/models.md has measured gains.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -84,19 +85,6 @@ class Linear(nn.Linear):
     def forward(self, values: Tensor) -> Tensor:
         """Map float [..., K] to float [..., N]."""
         return linear(values, self.weight, self.bias)
-
-
-def dropout_mask(like: Tensor, dropped: int) -> Tensor:
-    """Return a mask like `like`: 0 with probability `dropped` / `LEVELS`, else 1."""
-    count = like.numel()
-    # Twice as fast as torch's generator, which seeds it.
-    generator = np.random.PCG64DXSM(int(torch.randint(1 << 62, ())))
-    # int16 has -32768 as its lowest level, hence the comparison with `LEVELS` // 2 less.
-    bits = torch.from_numpy(generator.random_raw(-(-count // _PACKED)).view(np.int16))
-    mask = torch.empty_like(like, requires_grad=False)
-    # One pass compares and casts.
-    torch.ge(bits[:count].view(like.shape), dropped - LEVELS // 2, out=mask)
-    return mask
 
 
 def hashed_dropout_mask(like: Tensor, dropped: int) -> Tensor:
@@ -204,25 +192,28 @@ def dropout(values: Tensor, probability: float) -> Tensor:
         return torch.where(
             hashed_dropout_mask(values, dropped), values * (LEVELS / (LEVELS - dropped)), 0.0
         )
-    return values * dropout_mask(values, dropped).mul_(LEVELS / (LEVELS - dropped))
+    # Twice as fast as torch's generator, which seeds it.
+    generator, count = np.random.PCG64DXSM(int(torch.randint(1 << 62, ()))), values.numel()
+    # int16 has -32768 as its lowest level, hence the comparison with `LEVELS` // 2 less.
+    bits = torch.from_numpy(generator.random_raw(-(-count // _PACKED)).view(np.int16))
+    mask = torch.empty_like(values, requires_grad=False)
+    # One pass compares and casts.
+    torch.ge(bits[:count].view(values.shape), dropped - LEVELS // 2, out=mask)
+    return values * mask.mul_(LEVELS / (LEVELS - dropped))
 
 
-def cast_stream(hidden: Tensor) -> Tensor:
-    """Cast a norm's output to the dtype of the states between layers.
+def autocast_input(hidden: Tensor, *, stream: bool = False) -> Tensor:
+    """Cast `hidden` to autocast's dtype once, instead of once per projection.
 
-    On a GPU that is autocast's dtype: sums and norms then move half the bytes, as in fairseq's and
-    Megatron's half-precision trainings. Norms compute in fp32. A CPU keeps fp32.
+    Args:
+        stream: these are states between layers, a norm's output. On a GPU sums and norms then move
+            half the bytes, as in fairseq's and Megatron's half-precision trainings, and norms
+            compute in fp32. A CPU keeps fp32.
     """
     device = hidden.device.type
-    return hidden if device == "cpu" else autocast_input(hidden)
-
-
-def autocast_input(hidden: Tensor) -> Tensor:
-    """Cast `hidden` to autocast's dtype once, instead of once per projection."""
-    device = hidden.device.type
-    return (
-        hidden.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else hidden
-    )
+    if not torch.is_autocast_enabled(device) or (stream and device == "cpu"):
+        return hidden
+    return hidden.to(torch.get_autocast_dtype(device))
 
 
 class Dropout(nn.Module):
@@ -249,3 +240,55 @@ class ModuleReference(nn.Module):
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         return self._owned[0](*inputs, **options)
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float
+) -> Tensor:
+    """Compute attention of rows without returning probabilities, by the faster way of a device.
+
+    On CPUs in bf16 the fused kernel does not use the matrix units (AMX), which cost a quarter of a
+    BERT-mini's training step. With dropout, CPUs have no fused kernel and draw random numbers
+    slowly. Otherwise the fused kernel is faster and needs no [L, L] memory.
+
+    Args:
+        query: float [B, N, L, H].
+        key, value: float [B, N, K, H].
+        bias: added to the scores, broadcast to [B, N, L, K]; None for no bias.
+        dropout: dropout of the probabilities; 0 outside training.
+
+    Returns:
+        float [B, N, L, H].
+    """
+    if query.device.type == "cpu" and (query.dtype == torch.bfloat16 or dropout > 0.0):
+        return matmul_attention(query, key, value, bias, dropout)[0]
+    bias = None if bias is None else bias.to(query.dtype)
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias, dropout_p=dropout
+    )
+
+
+def matmul_attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, probability: float
+) -> tuple[Tensor, Tensor]:
+    """Compute `scaled_dot_product_attention` with its probabilities; arguments as for `attend`.
+
+    Returns:
+        Mixed values [B, N, L, H], and probabilities before dropout [B, N, L, K], in the inputs'
+        dtype; softmax is computed in fp32 and rounded.
+    """
+    with torch.autocast(
+        query.device.type, enabled=False
+    ):  # else softmax would store [L, K] in fp32
+        scores = torch.matmul(query * (1.0 / math.sqrt(query.shape[-1])), key.transpose(-1, -2))
+        if bias is not None:
+            scores = scores + bias.to(scores.dtype)
+        probabilities = torch.softmax(scores, dim=-1)
+        return torch.matmul(dropout(probabilities, probability), value), probabilities
+
+
+@torch.no_grad()
+def attention_maps(query: Tensor, key: Tensor, bias: Tensor | None) -> Tensor:
+    """Return the attention probabilities, float [B, N, L, K], without gradient."""
+    # The keys stand in for values, whose mix nobody reads.
+    return matmul_attention(query, key, key, bias, 0.0)[1]

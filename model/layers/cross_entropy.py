@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, pad
 
 from cloze.model.hardware import chunks_logits, logit_chunk_rows
-from cloze.model.layers.cpu import linear
+from cloze.model.layers.cpu import autocast_input, linear
 
 # torch's compiler chose another way to sum rows of a vocabulary, and asks to be told of it
 warnings.filterwarnings("ignore", r"\s*Online softmax is disabled on the fly")
@@ -42,10 +42,6 @@ class LazyLogits(NamedTuple):
         bias = None if self.bias is None else self.bias.to(self.hidden.dtype)
         return linear(self.hidden, self.weight.to(self.hidden.dtype), bias)
 
-    def rows(self, part: slice) -> LazyLogits:
-        """Return the logits of some rows of [M, E]."""
-        return self._replace(hidden=self.hidden[part])
-
 
 Logits = Tensor | LazyLogits
 
@@ -67,7 +63,7 @@ def iter_chunks(logits: Logits) -> Iterator[tuple[slice, Tensor]]:
     step = logit_chunk_rows(len(logits.weight), logits.weight.device.type)
     for start in range(0, max(1, len(logits.hidden)), step):
         selected = slice(start, start + step)
-        yield selected, logits.rows(selected).whole()
+        yield selected, logits._replace(hidden=logits.hidden[selected]).whole()
 
 
 class VocabularyHead(nn.Module):
@@ -87,10 +83,8 @@ class VocabularyHead(nn.Module):
             hidden.shape[:-1].numel(), len(weight), hidden.device.type
         ):
             return linear(hidden, weight, bias)
-        device = hidden.device.type
         # Autocast casts torch's own products, not the inputs of a custom operation.
-        if torch.is_autocast_enabled(device):
-            hidden = hidden.to(torch.get_autocast_dtype(device))
+        hidden = autocast_input(hidden)
         # Views: ZeRO stage 3 empties a parameter after its module ran; a view of the gathered
         # weight stays valid.
         return LazyLogits(
@@ -255,7 +249,7 @@ def _linear_cross_entropy(
         weight.to(hidden.dtype),
         None if bias is None else bias.to(hidden.dtype),
     )
-    vocabulary, filler = len(weight), _filler(len(weight), hidden.device.type)
+    vocabulary, filler = len(weight), 0 if on_cpu else -len(weight) % TILE
     if filler:
         cast_weight = pad(cast_weight, (0, 0, 0, filler))
         cast_bias = None if cast_bias is None else pad(cast_bias, (0, filler))
@@ -297,11 +291,6 @@ def _linear_cross_entropy(
             if bias is not None:
                 bias_gradient += logits.sum(dim=0, dtype=torch.float32)[:vocabulary]
     return total, correct, hidden_gradient, weight_gradient, bias_gradient
-
-
-def _filler(vocabulary: int, device: str) -> int:
-    """Return the number of columns that fill the last tile."""
-    return 0 if device == "cpu" else -vocabulary % TILE
 
 
 def _no_gradients(

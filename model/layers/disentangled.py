@@ -15,7 +15,7 @@ from cloze.model.layers.attention import SelfAttention, gather_positions
 from cloze.model.layers.cpu import Dropout, Linear, ModuleReference, autocast_input
 from cloze.model.layers.cpu import dropout as drop
 from cloze.model.layers.encoder import EncoderLayer
-from cloze.model.layers.layout import BatchLayout, PaddedLayout
+from cloze.model.layers.layout import BatchLayout
 
 # Disentangled attention (He et al., "DeBERTa", 2021, section 3.1): content and relative-position
 # scores.
@@ -196,15 +196,15 @@ class DisentangledAttention(SelfAttention):
             As for `SelfAttention.forward`.
         """
         if layout is None:
-            layout = PaddedLayout((hidden.shape[0], hidden.shape[1]))
+            layout = BatchLayout((hidden.shape[0], hidden.shape[1]))
         if asking is None:
             query, key, value = self.project(hidden)
         else:
             assert positions is not None
             # Both steps of the decoder ask this layer for the same states.
-            if self not in layout.shared.asked:
-                layout.shared.asked[self] = self.key_and_value(hidden)
-            key, value = layout.shared.asked[self]
+            if self not in layout.asked:
+                layout.asked[self] = self.key_and_value(hidden)
+            key, value = layout.asked[self]
             states = self.split(self.query(autocast_input(asking)))
             query = (
                 # In the arrangement of all tokens, as layouts want it; the other queries are not
@@ -220,9 +220,9 @@ class DisentangledAttention(SelfAttention):
         return output
 
     def _position_scores(self, layout: BatchLayout) -> PositionScores:
-        if layout.shared.distances is None:
-            layout.shared.distances = self.relative(layout.max_distance)
-        embedded, rows = layout.shared.distances
+        if layout.distances is None:
+            layout.distances = self.relative(layout.max_distance)
+        embedded, rows = layout.distances
         if self.training:
             embedded = drop(embedded, self.position_dropout)
         embedded, scale = autocast_input(embedded), 1 / math.sqrt(self.head_size)
@@ -254,7 +254,7 @@ class Convolution(nn.Conv1d):
     def forward(self, hidden: Tensor, layout: BatchLayout | None = None) -> Tensor:
         """Convolve float [B, L, D], or [T, D] in a layout without padding; keeps the shape."""
         size = self.kernel_size[0]
-        if isinstance(layout, PaddedLayout) and layout.real is not None:
+        if layout is not None and layout.flat_positions is None and layout.real is not None:
             hidden = hidden * layout.real[..., None]
         neighbours = [self._shifted(hidden, layout, offset - size // 2) for offset in range(size)]
         # The kernel's weight is [D, D, K]; its inputs are in the order of the neighbours.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import embedding
 
-from cloze.model.layers.cpu import Dropout, ModuleReference, cast_stream, embedding_lookup
+from cloze.model.layers.cpu import Dropout, ModuleReference, autocast_input, embedding_lookup
 
 
 class EmbeddingTable(nn.Embedding):
@@ -80,21 +80,19 @@ class Embeddings(nn.Module):
         self.projection = projection
 
     def forward(
-        self, input_ids: Tensor, token_type_ids: Tensor, positions: Tensor | None = None
+        self,
+        input_ids: Tensor,
+        token_type_ids: Tensor,
+        positions: Tensor | None = None,
+        projected: bool = True,
     ) -> Tensor:
-        """Return the first hidden states, float [..., D]; arguments as for `unprojected`."""
-        hidden = self.unprojected(input_ids, token_type_ids, positions)
-        return hidden if self.projection is None else self.projection(hidden)
-
-    def unprojected(
-        self, input_ids: Tensor, token_type_ids: Tensor, positions: Tensor | None = None
-    ) -> Tensor:
-        """Return the normalized sum of the embeddings, float [..., E].
+        """Return the first hidden states, float [..., D].
 
         Args:
             input_ids, token_type_ids: int64 [B, L], or [T] in any layout.
             positions: int64 of the same shape, position in the sequence; None: 0 to L - 1 in every
                 row.
+            projected: False for the normalized sum alone, float [..., E].
         """
         hidden: Tensor = self.word(input_ids)
         if self.scale != 1.0:
@@ -116,7 +114,9 @@ class Embeddings(nn.Module):
                 if positions is None
                 else embedding(positions + start, table)
             )
-        normed: Tensor = self.dropout(cast_stream(self.norm(hidden)))
+        normed: Tensor = self.dropout(autocast_input(self.norm(hidden), stream=True))
+        if projected and self.projection is not None:
+            normed = self.projection(normed)
         return normed
 
 
@@ -145,8 +145,11 @@ class ProjectedEmbeddings(nn.Module):
     def word(self) -> nn.Embedding:
         return self._owner[0].word
 
-    def forward(self, *inputs: Any) -> Tensor:
-        projected: Tensor = self.projection(self._owner[0].unprojected(*inputs))
+    def forward(
+        self, input_ids: Tensor, token_type_ids: Tensor, positions: Tensor | None = None
+    ) -> Tensor:
+        embedded = self._owner[0].forward(input_ids, token_type_ids, positions, projected=False)
+        projected: Tensor = self.projection(embedded)
         return projected
 
 

@@ -13,10 +13,9 @@ from torch.utils.checkpoint import checkpoint
 
 from cloze.core.errors import UsageError
 from cloze.model.layers.attention import gather_positions
-from cloze.model.layers.cpu import ACTIVATIONS, Dropout, Linear, ModuleReference, cast_stream
+from cloze.model.layers.cpu import ACTIVATIONS, Dropout, Linear, ModuleReference, autocast_input
 from cloze.model.layers.embeddings import Embeddings
-from cloze.model.layers.layout import BatchLayout, PaddedLayout
-from cloze.model.layers.unpadded import UnpaddedLayout
+from cloze.model.layers.layout import BatchLayout
 
 K = TypeVar("K", bound=Hashable)
 # Maximum graphs of layers in a process. Beyond torch's limit of 8 it would run layers plain, and a
@@ -137,12 +136,16 @@ class EncoderLayer(nn.Module):
         self, before: Tensor, attended: Tensor, layout: BatchLayout | None = None
     ) -> Tensor:
         """Run the rest of the layer: `before` is the attention's input, `attended` its output."""
-        hidden = cast_stream(self.attention_norm(before + self.dropout(attended)))
+        hidden = autocast_input(self.attention_norm(before + self.dropout(attended)), stream=True)
         if self.cross_attention is not None:
             crossed = self.cross_attention(self.cross_attention_input_norm(hidden), layout)
-            hidden = cast_stream(self.cross_attention_norm(hidden + self.dropout(crossed)))
+            hidden = autocast_input(
+                self.cross_attention_norm(hidden + self.dropout(crossed)), stream=True
+            )
         transformed = self.feed_forward(self.feed_forward_input_norm(hidden))
-        return cast_stream(self.feed_forward_norm(hidden + self.dropout(transformed)))
+        return autocast_input(
+            self.feed_forward_norm(hidden + self.dropout(transformed)), stream=True
+        )
 
 
 # (hidden states, layout, flat positions or None for all) to states, as `Encoder.run`
@@ -196,11 +199,11 @@ class Encoder(nn.Module):
             if layout is None
             else layout.fresh()
         )
-        if isinstance(layout, UnpaddedLayout):
+        if layout.flat_positions is not None:
             embedded = self.embeddings(
                 layout.take(input_ids), layout.take(token_type_ids), layout.positions
             )
-            if positions is not None:
+            if positions is not None and layout.slots is not None:
                 # Positions come in B * L, and states are [T, D]: `slots` maps one to the other.
                 return run(embedded, layout, layout.slots.index_select(0, positions))
             return layout.put_back(run(embedded, layout, None))
@@ -208,7 +211,7 @@ class Encoder(nn.Module):
 
     def rows(
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
-    ) -> PaddedLayout:
+    ) -> BatchLayout:
         """Return the layout of a batch that comes without one; arguments as for `forward`."""
         del token_type_ids
         return rows_of(input_ids, attention_mask)
@@ -228,7 +231,7 @@ class Encoder(nn.Module):
             and not torch.compiler.is_compiling()
         )
         for number, layer in enumerate(self.layers[:-1]):
-            # The first layer computes what all layers share (`SharedTensors`), so it is not
+            # The first layer computes what all layers share (`BatchLayout`), so it is not
             # recomputed.
             recomputed = recomputes and number > 0
             hidden = (
@@ -286,13 +289,6 @@ def recorded(modules: Mapping[K, nn.Module]) -> Iterator[dict[K, Tensor]]:
             hook.remove()
 
 
-class TableEncoder(Encoder):
-    """Encoder without layers: the states are the embeddings."""
-
-    def run(self, hidden: Tensor, layout: BatchLayout, positions: Tensor | None = None) -> Tensor:
-        return gather_positions(hidden, positions)
-
-
 class GroupedEncoder(Encoder):
     """Encoder whose layers are repeated references to the layers in `groups`."""
 
@@ -330,6 +326,6 @@ def enable_activation_checkpointing(network: nn.Module) -> None:
             module.activation_checkpointing = True
 
 
-def rows_of(input_ids: Tensor, attention_mask: Tensor | None) -> PaddedLayout:
+def rows_of(input_ids: Tensor, attention_mask: Tensor | None) -> BatchLayout:
     """Return a padded layout with one sequence per row."""
-    return PaddedLayout((input_ids.shape[0], input_ids.shape[1]), attention_mask)
+    return BatchLayout((input_ids.shape[0], input_ids.shape[1]), attention_mask)

@@ -15,23 +15,18 @@ import torch
 from torch import Tensor
 
 from cloze.model.layers.attention import SelfAttention, gather_positions
-from cloze.model.layers.attention_kernels import (
-    attend,
-    attend_chunks,
-    attention_maps,
-    neighbour_chunks,
-)
-from cloze.model.layers.cpu import Linear, autocast_input
+from cloze.model.layers.attention_kernels import attend_chunks, neighbour_chunks
+from cloze.model.layers.cpu import Linear, attend, attention_maps, autocast_input
 from cloze.model.layers.encoder import Encoder
-from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout, additive
+from cloze.model.layers.layout import AttentionPattern, BatchLayout, additive
 
 
 @dataclass(eq=False, kw_only=True)
-class GlobalAttentionLayout(PaddedLayout):
+class GlobalAttentionLayout(BatchLayout):
     """Padded rows with global tokens.
 
     Args:
-        shape, real, maps: as for `PaddedLayout`.
+        shape, real, maps: as for `BatchLayout`.
         everywhere: bool [B, L], true at global tokens.
         global_positions: int64 [B, G], position of each global token in its row, then filler.
         filled: bool [B, G], false at filler.
@@ -141,8 +136,8 @@ def _windowed(
     """Attend from every token to its window and the global tokens; all tensors are [B, N, L, H]."""
     chunks = -(-query.shape[2] // width)
     known = (AttentionPattern(window=width), query.dtype, True)
-    if (bias := layout.shared.biases.get(known)) is None:
-        bias = layout.shared.biases[known] = _bias(layout, width, chunks, query.dtype)
+    if (bias := layout.biases.get(known)) is None:
+        bias = layout.biases[known] = _bias(layout, width, chunks, query.dtype)
     index = layout.global_positions[:, None, :, None].expand(
         -1, query.shape[1], -1, query.shape[-1]
     )

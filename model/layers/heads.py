@@ -279,20 +279,6 @@ class LstmPooler(Pooler):
         return super().forward(self.transform(hidden, attention_mask))
 
 
-class LastState(nn.Module):
-    """Pooler without weights: the last token's state (`GPT2ForSequenceClassification`).
-
-    Attributes:
-        head_bias: a classifier on it has a bias.
-    """
-
-    head_bias: bool = False
-
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Map hidden, float [B, L, D], and attention_mask, bool [B, L], to float [B, D]."""
-        return last_state(hidden, attention_mask).squeeze(1)
-
-
 def last_state(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
     """Return the last real token's state of every row: [B, L, D] to [B, 1, D]."""
     if attention_mask is None:

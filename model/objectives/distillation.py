@@ -19,7 +19,6 @@ from cloze.model.families.models import DISTILLATION
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.cpu import Linear
 from cloze.model.layers.encoder import Encoder, recorded
-from cloze.model.layers.unpadded import UnpaddedLayout
 
 STATES, RELATIONS = "states", "relations"  # objectives that read recorded states
 QKV = ["query", "key", "value"]
@@ -139,6 +138,4 @@ def _rows(
 ) -> Tensor:
     """Return recorded states as padded rows, [K, B, L, D], from any layout."""
     layout, states = batch.get("layout"), [states_of[key] for key in keys]
-    if isinstance(layout, UnpaddedLayout):
-        states = [layout.put_back(state) for state in states]
-    return torch.stack(states)
+    return torch.stack(states if layout is None else [layout.put_back(state) for state in states])

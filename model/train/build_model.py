@@ -25,6 +25,7 @@ from cloze.model.train.loop.data import objective_weights
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
 from cloze.model.train.optimizers.parameters import freeze_unused
 from cloze.model.train.plan import micro_batch
+from cloze.model.train.plan.estimates import StepCost
 from cloze.model.train.precision import DTYPES, check_grad_reduce_dtype
 from cloze.model.train.resume import continuation
 from cloze.model.train.resume.initialization import build_network
@@ -117,17 +118,15 @@ def build_model(start: Start) -> BuiltModel:
 
 def _plan(start: Start, rows: int | None) -> micro_batch.BatchPlan:
     """Plan how the global batch is split into micro-batches; None: `rows` are estimated."""
-    config, world = start.config, start.world
-    return micro_batch.plan(
-        config.global_batch,
-        rows,
+    world = start.world
+    cost = StepCost.of(
         start.model,
         start.info.length,
-        world,
-        start.teacher.model if start.teacher else None,
-        start.directions.causal_share,
-        how=micro_batch.compute_options(start.build.execution, start.precision, world.device),
+        micro_batch.compute_options(start.build.execution, start.precision, world.device),
+        causal_share=start.directions.causal_share,
+        teacher=start.teacher.model if start.teacher else None,
     )
+    return micro_batch.plan(start.config.global_batch, rows, cost, world)
 
 
 def _compiled(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from cloze.model.data import layouts
 from cloze.model.data.layouts import Sequences
-from cloze.model.layers.attention_kernels import attend
+from cloze.model.layers.cpu import attend
 from cloze.model.layers.layout import AttentionPattern, BatchLayout, additive
 
 Choice = Literal["padded", "buckets", "packed"]

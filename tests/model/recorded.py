@@ -20,12 +20,7 @@ from pydantic_core import to_jsonable_python
 
 from cloze.model.families.registry import presets
 from cloze.model.tasks.table import KINDS, TASKS
-from cloze.model.train.plan.estimates import (
-    ComputeOptions,
-    fitting_rows,
-    flops_per_token,
-    training_memory,
-)
+from cloze.model.train.plan.estimates import ComputeOptions, StepCost, flops_per_token
 
 FILE = Path(__file__).with_name("recorded.json")
 ESTIMATED = (
@@ -74,11 +69,11 @@ def _estimates(name: str, length: int) -> dict[str, Any]:
             flops_per_token(model, length, causal_share=0.5),
             flops_per_token(model, length, known["bert-large"]),
         ],
-        "both ways": round(training_memory(model, length, 8, causal_share=0.5).activations),
+        "both ways": round(StepCost.of(model, length, causal_share=0.5).memory(8).activations),
     }
     for (how, options), (stage, (ranks, zero)) in itertools.product(OPTIONS.items(), RANKS.items()):
-        memory = training_memory(model, length, 8, ranks=ranks, zero=zero, how=options)
-        rows = fitting_rows(ROOM, model, length, ranks=ranks, zero=zero, how=options)
+        memory = StepCost.of(model, length, options, ranks=ranks, zero=zero).memory(8)
+        rows = StepCost.of(model, length, options, ranks=ranks, zero=zero).fitting_rows(ROOM)
         found[f"{how} {stage}"] = [*map(round, asdict(memory).values()), rows]
     return found
 

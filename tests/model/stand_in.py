@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_pre_hook
 
-from cloze.model.layers import unpadded
+from cloze.model.layers import layout as layout_module
 from cloze.model.layers.encoder import Encoder
 from cloze.model.train.distributed import World
 
@@ -49,7 +49,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(torch, "autocast", Autocast)
     monkeypatch.setattr(torch, "Generator", Generator)
     monkeypatch.setattr(
-        unpadded, "varlen_attention", lambda query, key, value, *_: query + key + value
+        layout_module, "varlen_attention", lambda query, key, value, *_: query + key + value
     )
     # Fused optimizers and the norm of many tensors have kernels for it, and refuse it nevertheless.
     for module, name in (

@@ -38,7 +38,12 @@ from cloze.model.train.optimizers.parameters import (
     layerwise_lr_multipliers,
 )
 from cloze.model.train.plan import micro_batch
-from cloze.model.train.plan.estimates import FORWARD, encoder_flops_per_token, logit_flops_per_token
+from cloze.model.train.plan.estimates import (
+    FORWARD,
+    StepCost,
+    encoder_flops_per_token,
+    logit_flops_per_token,
+)
 from cloze.model.train.precision import Precision, resolve_for_run
 from cloze.model.train.resume import state
 from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
@@ -229,10 +234,12 @@ def prepare(
     plan = micro_batch.plan(
         config.global_batch,
         execution.micro_batch,
-        model,
-        int(setup.train.samples.lengths.max()),
+        StepCost(
+            model,
+            int(setup.train.samples.lengths.max()),
+            micro_batch.compute_options(execution, precision, world.device, engine=engine),
+        ),
         world,
-        how=micro_batch.compute_options(execution, precision, world.device, engine=engine),
     )
     objective.set_compiled(compiled)
     source = source_of(

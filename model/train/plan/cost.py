@@ -32,6 +32,7 @@ from cloze.model.train.plan.estimates import (
     OVERHEAD_OPERATIONS,
     WEIGHT_BYTES,
     ComputeOptions,
+    StepCost,
     operations,
 )
 from cloze.model.train.plan.sizing import describe_size, resolve_size
@@ -122,26 +123,21 @@ def execution_memory(
 ) -> tuple[int, int]:
     """Estimate bytes of the machine and of each GPU, with `rows` rows per step."""
     ranks, fsdp = execution.processes * execution.nodes, execution.engine == "fsdp"
-    zero = execution.zero or (STAGES["fsdp"][0] if fsdp else 0)
-    options = ComputeOptions(
+    how = ComputeOptions(
         device=device.kind,
         bf16=device.computes_bf16 if precision == "auto" else precision != "fp32",
         checkpointing=execution.activation_checkpointing,
         offload=execution.offload == "cpu",
         fsdp=fsdp,
+        ranks=ranks,
+        zero=execution.zero or (STAGES["fsdp"][0] if fsdp else 0),
+        causal_share=causal_share,
     )
-    if execution.micro_batch is not None:
-        micro_batch = execution.micro_batch
-    elif device.kind == "cpu":
-        micro_batch = estimates.cpu_rows(length)
-    else:
-        micro_batch = estimates.fitting_rows(
-            device.memory, model, length, None, causal_share, ranks=ranks, zero=zero, how=options
-        )
-    micro_batch = min(-(-rows // ranks), max(1, micro_batch))
-    estimate = estimates.training_memory(
-        model, length, micro_batch, ranks=ranks, zero=zero, how=options, causal_share=causal_share
-    )
+    step, micro_batch = StepCost(model, length, how), execution.micro_batch
+    if micro_batch is None:
+        on_cpu = device.kind == "cpu"
+        micro_batch = estimates.cpu_rows(length) if on_cpu else step.fitting_rows(device.memory)
+    estimate = step.memory(min(-(-rows // ranks), max(1, micro_batch)))
     if device.kind == "cpu":
         return int(execution.processes * estimate.total), 0
     return int(execution.processes * estimate.host), int(estimate.total)
@@ -225,7 +221,8 @@ def ahead(plan: PlannedBuild[PretrainConfig]) -> CostEstimate:
         work = operations(weights, 1.0, kind)
     else:
         weights = estimates.approximate_parameters(model)
-        work = estimates.step_flops(model, mean_length, kind, causal_share)
+        step = StepCost.of(model, mean_length, device=kind, causal_share=causal_share)
+        work = step.operations
         memory_bytes = execution_memory(
             model,
             length,

@@ -11,8 +11,8 @@ from __future__ import annotations
 import bisect
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from cloze.model.families.config import ModelConfig
 from cloze.model.hardware import chunks_logits, logit_chunk_rows
@@ -125,21 +125,18 @@ def _attended(model: ModelConfig, length: float) -> float:
     return sum(length if window is None else min(length, 2.0 * window + 1.0) for window in windows)
 
 
-def step_flops(model: ModelConfig, length: float, kind: str, causal_share: float = 0.0) -> float:
-    """Return `flops_per_token` plus the overhead per token on `cpu` or `cuda`."""
-    flops = flops_per_token(model, length, causal_share=causal_share)
-    return flops + OVERHEAD_OPERATIONS[kind]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeOptions:
-    """Options of a training step that affect memory.
+    """Options of a training step that affect what it costs.
 
     Attributes:
         bf16: True if matrices are multiplied in 16 bits.
         checkpointing: True if layers keep only their inputs (activation checkpointing).
         offload: True if the optimizer state is in host memory (ZeRO 1 to 3).
         fsdp: True with the engine fsdp, for ZeRO 2 and 3.
+        ranks, zero: number of processes, and the ZeRO stage by which several share the state.
+        causal_share: see `predicted_share`.
+        teacher: config of a teacher that runs on the same batches.
     """
 
     device: Literal["cpu", "cuda"] = "cuda"
@@ -147,6 +144,10 @@ class ComputeOptions:
     checkpointing: bool = False
     offload: bool = False
     fsdp: bool = False
+    ranks: int = 1
+    zero: int = 0
+    causal_share: float = 0.0
+    teacher: ModelConfig | None = None
 
     @property
     def value_bytes(self) -> int:
@@ -186,194 +187,176 @@ class MemoryEstimate:
         return self.training + self.saving
 
 
-def _layer(model: ModelConfig, length: int, layer: int, how: ComputeOptions) -> float:
-    """Return the bytes per token that a layer keeps.
+@dataclass(frozen=True, slots=True)
+class StepCost:
+    """Time and memory of a training step with rows of `length` tokens: all figures of a plan."""
 
-    Attention: input, query, key, value and output; probabilities on a CPU (a GPU's fused kernels
-    recompute them). Then the inputs of two norms in fp32, dropout masks (in the values' dtype on a
-    CPU, bytes on a GPU), and the feed-forward block.
-    """
-    value_bytes, width, heads = how.value_bytes, model.hidden_size, model.num_attention_heads
-    on_cpu, has_dropout = how.device == "cpu", model.attention_dropout > 0
-    window = model.window_of(layer)
-    banded = window is not None and length >= BAND_PAYS * window
-    # Local attention stores keys and values three times.
-    attention = value_bytes * width * (9.0 if banded else 5.0)
-    if on_cpu and (how.bf16 or has_dropout):
-        attended = 3 * window if banded and window is not None else length
-        attention += value_bytes * heads * attended * (3 if has_dropout else 1)
-    if model.position_terms:  # a GPU's kernels get their sum, and return its gradient
-        attention += value_bytes * model.position_terms * width
-        attention += 0.0 if on_cpu else value_bytes * 2 * heads * length
-    mask = 0 if not model.hidden_dropout else value_bytes if on_cpu else 1
-    feed_forward_width = (4 if model.gated else 2) * model.intermediate_size
-    return attention + width * (2 * 4 + 2 * mask + value_bytes) + value_bytes * feed_forward_width
+    model: ModelConfig
+    length: float
+    how: ComputeOptions = ON_GPU
 
+    @classmethod
+    def of(
+        cls, model: ModelConfig, length: float, how: ComputeOptions = ON_GPU, **changes: Any
+    ) -> StepCost:
+        """Return the cost with these options, of which `changes` replaces some."""
+        return cls(model, length, replace(how, **changes))
 
-def _encoder(model: ModelConfig, length: int, how: ComputeOptions) -> float:
-    """Return the bytes per row that embeddings and layers keep."""
-    layers = [_layer(model, length, layer, how) for layer in range(model.num_hidden_layers)]
-    largest_layer = max(layers, default=0.0)  # a model may have no layers
-    if how.checkpointing and len(layers) > 1:  # the first and the last layer are not recomputed
-        # fp32 on a CPU; a GPU's states are narrower under autocast, and this is an upper bound.
-        inputs = [4.0 * model.hidden_size] * (len(layers) - 2)
-        layers = [*layers[:1], *inputs, *layers[-1:]]
-    embeddings = model.word_width * (4.0 + (how.value_bytes if model.hidden_dropout else 0))
-    return length * (sum(layers) + embeddings + TRANSIENT * largest_layer)
+    @property
+    def operations(self) -> float:
+        """Operations per token, with the overhead of the device."""
+        share, teacher = self.how.causal_share, self.how.teacher
+        flops = flops_per_token(self.model, self.length, teacher, share)
+        return flops + OVERHEAD_OPERATIONS[self.how.device]
 
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of the weights in fp32."""
+        return float(WEIGHT_BYTES * approximate_parameters(self.model))
 
-def _head(model: ModelConfig, predicted: int, how: ComputeOptions) -> float:
-    """Return the bytes of the predicted positions: activations, logits, gradients.
-
-    A GPU also keeps the logits in fp32. Chunked logits (`cloze.model.layers.cross_entropy`) take
-    one chunk, and the gradient of the word embeddings in fp32.
-    """
-    transform_bytes = predicted * model.word_width * (4.0 + 3.0 * how.value_bytes)
-    logit_bytes = 2.0 * how.value_bytes if how.device == "cpu" else 10.0 if how.bf16 else 12.0
-    samples_logits = "discriminator" in model.heads or model.learns_from_teacher
-    if samples_logits or not chunks_logits(predicted, model.vocab_size, how.device):
-        return transform_bytes + predicted * logit_bytes * model.vocab_size
-    chunk_bytes = how.value_bytes + (0.0 if how.device == "cpu" else 4.0)
-    chunk_bytes *= min(predicted, logit_chunk_rows(model.vocab_size, how.device)) * model.vocab_size
-    return (
-        transform_bytes
-        + chunk_bytes
-        + (4.0 + how.value_bytes) * model.vocab_size * model.word_width
-    )
-
-
-def activation_bytes(
-    model: ModelConfig,
-    length: int,
-    how: ComputeOptions = ON_GPU,
-    causal_share: float = 0.0,
-    rows: int = 1,
-) -> float:
-    """Estimate the bytes that a micro-batch keeps for the backward pass.
-
-    Args:
-        causal_share: see `predicted_share`.
-    """
-    share = predicted_share(model, causal_share)
-    predicted = (
-        rows * length
-        if share == 1.0
-        else math.ceil(rows * length * share / PREDICTIONS) * PREDICTIONS
-    )
-    encoder_bytes = sum(
-        _encoder(encoder, length, how) for encoder in (model, *model.auxiliary_models)
-    )
-    return rows * encoder_bytes + _head(model, predicted, how)
-
-
-def save_bytes(model: ModelConfig, ranks: int) -> float:
-    """Estimate the bytes a rank copies for a save: its part of the moments, and weights.
-
-    It does not depend on the ZeRO stage: ranks divide the writing
-    (`cloze.model.train.engines.gradients`), weights by whole tensors, so one rank has the whole
-    word table.
-    """
-    weight_bytes = float(WEIGHT_BYTES * approximate_parameters(model))
-    # Weights go by whole tensors, so the rank with the word table copies at least that.
-    table_bytes = float(WEIGHT_BYTES * model.vocab_size * model.word_width)
-    return max(weight_bytes / ranks, table_bytes) + 2.0 * weight_bytes / ranks
-
-
-def state_bytes(model: ModelConfig, ranks: int, zero: int, how: ComputeOptions) -> float:
-    """Estimate a rank's weights, gradients and optimizer state, with the engine's buffers."""
-    weight_bytes = float(WEIGHT_BYTES * approximate_parameters(model))
-    rounded = 0.5 * weight_bytes if how.bf16 else 0.0  # autocast keeps them until the backward pass
-    if zero == 0 or ranks == 1:
-        # Gradients in flight exist in addition to accumulated ones.
-        in_flight = weight_bytes if ranks > 1 else 0.0
-        return 4.0 * weight_bytes + in_flight + rounded
-    if how.fsdp:
-        layer = WEIGHT_BYTES * model.layer_weights
-        # What is gathered at once for the whole module: weights, their gradient, a copy to send.
-        root = float(WEIGHT_BYTES * model.weights_outside_layers + layer)
-        # A CPU's heap keeps what layers free.
-        freed = zero == 3 and how.device == "cuda"
-        gathered = min(weight_bytes, root + 2.0 * layer) if freed else weight_bytes
-        sharded = 0.0 if how.offload else 4.0 * weight_bytes
-        return gathered + 2.0 * root + sharded / ranks + rounded
-    whole = {
-        1: 2.0 * weight_bytes,
-        2: weight_bytes,
-        3: min(weight_bytes, float(WEIGHT_BYTES * GATHERED)),
-    }[zero]
-    # Including the parts that a step cuts out of `whole`.
-    sharded = (6.0 if zero == 3 else 5.0) * weight_bytes
-    if how.offload:
-        sharded -= 4.0 * weight_bytes
-    buckets = BUCKETS * min(weight_bytes, float(WEIGHT_BYTES * BUCKET_NUMBERS))
-    return whole + sharded / ranks + buckets + rounded
-
-
-def training_memory(
-    model: ModelConfig,
-    length: int,
-    rows: int,
-    *,
-    ranks: int = 1,
-    zero: int = 0,
-    how: ComputeOptions = ON_GPU,
-    causal_share: float = 0.0,
-) -> MemoryEstimate:
-    """Estimate the memory of one of `ranks` processes with micro-batches of `rows` rows."""
-    zero = zero if ranks > 1 else 0
-    state = state_bytes(model, ranks, zero, how)
-    activations = activation_bytes(model, length, how, causal_share, rows)
-    copied = save_bytes(model, ranks)
-    if how.device == "cpu":
-        process = PROCESS["cpu"] + (DEEPSPEED if zero else 0.0)
-        return MemoryEstimate(
-            state=HEAP * state,
-            activations=HEAP * activations,
-            process=process,
-            saving=HEAP * copied,
+    def activation_bytes(self, rows: int = 1) -> float:
+        """Estimate the bytes that a micro-batch keeps for the backward pass."""
+        share, tokens = predicted_share(self.model, self.how.causal_share), rows * self.length
+        predicted = (
+            tokens if share == 1.0 else math.ceil(tokens * share / PREDICTIONS) * PREDICTIONS
         )
-    host = PROCESS["cuda"] + PINNED * copied
-    if zero and how.offload:  # weights, gradient and two moments
-        host += 4.0 * WEIGHT_BYTES * approximate_parameters(model) / ranks
-    return MemoryEstimate(state=state, activations=activations, process=CONTEXT, host=host)
+        networks = (self.model, *self.model.auxiliary_models)
+        encoder_bytes = sum(replace(self, model=network)._encoder() for network in networks)
+        return rows * encoder_bytes + self._head(predicted)
 
+    def _layer(self, layer: int) -> float:
+        """Return the bytes per token that a layer keeps.
 
-def fitting_rows(
-    free: float,
-    model: ModelConfig,
-    length: int,
-    teacher_model: ModelConfig | None = None,
-    causal_share: float = 0.0,
-    *,
-    ranks: int = 1,
-    zero: int = 0,
-    how: ComputeOptions = ON_GPU,
-) -> int:
-    """Estimate how many sequences of `length` tokens fit a GPU with `free` bytes at once.
+        Attention: input, query, key, value and output; probabilities on a CPU (a GPU's fused
+        kernels recompute them). Then the inputs of two norms in fp32, dropout masks (in the values'
+        dtype on a CPU, bytes on a GPU), and the feed-forward block.
+        """
+        model, value_bytes, on_cpu = self.model, self.how.value_bytes, self.how.device == "cpu"
+        width, heads, has_dropout = (
+            model.hidden_size, model.num_attention_heads, model.attention_dropout > 0,
+        )  # fmt: skip
+        window = model.window_of(layer)
+        banded = window is not None and self.length >= BAND_PAYS * window
+        # Local attention stores keys and values three times.
+        attention = value_bytes * width * (9.0 if banded else 5.0)
+        if on_cpu and (self.how.bf16 or has_dropout):
+            attended = 3 * window if banded and window is not None else self.length
+            attention += value_bytes * heads * attended * (3 if has_dropout else 1)
+        if model.position_terms:  # a GPU's kernels get their sum, and return its gradient
+            attention += value_bytes * model.position_terms * width
+            attention += 0.0 if on_cpu else value_bytes * 2 * heads * self.length
+        mask = 0 if not model.hidden_dropout else value_bytes if on_cpu else 1
+        feed_forward_width = (4 if model.gated else 2) * model.intermediate_size
+        return (
+            attention + width * (2 * 4 + 2 * mask + value_bytes) + value_bytes * feed_forward_width
+        )
 
-    Args:
-        teacher_model: config of a teacher that runs on the same batches.
-        causal_share: see `predicted_share`.
-        ranks, zero: see `training_memory`.
+    def _encoder(self) -> float:
+        """Return the bytes per row that embeddings and layers keep."""
+        model = self.model
+        layers = [self._layer(layer) for layer in range(model.num_hidden_layers)]
+        largest_layer = max(layers, default=0.0)  # a model may have no layers
+        # The first and the last layer are not recomputed.
+        if self.how.checkpointing and len(layers) > 1:
+            # fp32 on a CPU; a GPU's states are narrower under autocast, and this is an upper bound.
+            inputs = [4.0 * model.hidden_size] * (len(layers) - 2)
+            layers = [*layers[:1], *inputs, *layers[-1:]]
+        values = self.how.value_bytes if model.hidden_dropout else 0
+        embeddings = model.word_width * (4.0 + values)
+        return self.length * (sum(layers) + embeddings + TRANSIENT * largest_layer)
 
-    Returns:
-        The number, from 8 on a multiple of 8; 0 if not even one fits.
-    """
-    fixed = training_memory(model, length, 0, ranks=ranks, zero=zero, how=how)
-    available = free * MARGIN - fixed.training
-    teacher = (
-        None if teacher_model is None else teacher_model.model_copy(update={"num_hidden_layers": 1})
-    )
-    # A teacher keeps nothing for a backward pass; it takes weights, a layer and logits.
-    if teacher_model is not None:
-        available -= WEIGHT_BYTES * approximate_parameters(teacher_model)
+    def _head(self, predicted: float) -> float:
+        """Return the bytes of the predicted positions: activations, logits, gradients.
 
-    def fits(rows: int) -> bool:
-        teacher_bytes = 0.0 if teacher is None else rows * activation_bytes(teacher, length, how)
-        return activation_bytes(model, length, how, causal_share, rows) + teacher_bytes <= available
+        A GPU also keeps the logits in fp32. Chunked logits (`cloze.model.layers.cross_entropy`)
+        take one chunk, and the gradient of the word embeddings in fp32.
+        """
+        model, value_bytes, device = self.model, self.how.value_bytes, self.how.device
+        transform_bytes = predicted * model.word_width * (4.0 + 3.0 * value_bytes)
+        logit_bytes = 2.0 * value_bytes if device == "cpu" else 10.0 if self.how.bf16 else 12.0
+        samples_logits = "discriminator" in model.heads or model.learns_from_teacher
+        if samples_logits or not chunks_logits(int(predicted), model.vocab_size, device):
+            return transform_bytes + predicted * logit_bytes * model.vocab_size
+        chunk_bytes = value_bytes + (0.0 if device == "cpu" else 4.0)
+        chunk_bytes *= min(predicted, logit_chunk_rows(model.vocab_size, device)) * model.vocab_size
+        table_bytes = (4.0 + value_bytes) * model.vocab_size * model.word_width
+        return transform_bytes + chunk_bytes + table_bytes
 
-    row_count = largest(fits, MOST_ROWS)
-    return row_count if row_count < 8 else row_count - row_count % 8
+    @property
+    def save_bytes(self) -> float:
+        """Bytes that a rank copies for a save: its part of the moments, and weights.
+
+        They do not depend on the ZeRO stage: ranks divide the writing
+        (`cloze.model.train.engines.gradients`), weights by whole tensors, so one rank has the whole
+        word table, and copies at least that.
+        """
+        model, ranks = self.model, self.how.ranks
+        table_bytes = float(WEIGHT_BYTES * model.vocab_size * model.word_width)
+        return max(self.weight_bytes / ranks, table_bytes) + 2.0 * self.weight_bytes / ranks
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of a rank's weights, gradients and optimizer state, with the engine's buffers."""
+        how, weight_bytes = self.how, self.weight_bytes
+        # autocast keeps them until the backward pass
+        rounded = 0.5 * weight_bytes if how.bf16 else 0.0
+        if how.zero == 0 or how.ranks == 1:
+            # Gradients in flight exist in addition to accumulated ones.
+            in_flight = weight_bytes if how.ranks > 1 else 0.0
+            return 4.0 * weight_bytes + in_flight + rounded
+        if how.fsdp:
+            layer = WEIGHT_BYTES * self.model.layer_weights
+            # Gathered at once for the whole module: weights, their gradient, a copy to send.
+            root = float(WEIGHT_BYTES * self.model.weights_outside_layers + layer)
+            # A CPU's heap keeps what layers free.
+            freed = how.zero == 3 and how.device == "cuda"
+            gathered = min(weight_bytes, root + 2.0 * layer) if freed else weight_bytes
+            sharded = 0.0 if how.offload else 4.0 * weight_bytes
+            return gathered + 2.0 * root + sharded / how.ranks + rounded
+        kept = min(weight_bytes, float(WEIGHT_BYTES * GATHERED))
+        whole = {1: 2.0 * weight_bytes, 2: weight_bytes, 3: kept}[how.zero]
+        # Including the parts that a step cuts out of `whole`.
+        sharded = (6.0 if how.zero == 3 else 5.0) * weight_bytes
+        if how.offload:
+            sharded -= 4.0 * weight_bytes
+        buckets = BUCKETS * min(weight_bytes, float(WEIGHT_BYTES * BUCKET_NUMBERS))
+        return whole + sharded / how.ranks + buckets + rounded
+
+    def memory(self, rows: int) -> MemoryEstimate:
+        """Estimate the memory of one of the processes with micro-batches of `rows` rows."""
+        how, zero = self.how, self.how.zero if self.how.ranks > 1 else 0
+        state, activations = self.state_bytes, self.activation_bytes(rows)
+        if how.device == "cpu":
+            return MemoryEstimate(
+                state=HEAP * state,
+                activations=HEAP * activations,
+                process=PROCESS["cpu"] + (DEEPSPEED if zero else 0.0),
+                saving=HEAP * self.save_bytes,
+            )
+        host = PROCESS["cuda"] + PINNED * self.save_bytes
+        if zero and how.offload:  # weights, gradient and two moments
+            host += 4.0 * self.weight_bytes / how.ranks
+        return MemoryEstimate(state=state, activations=activations, process=CONTEXT, host=host)
+
+    def fitting_rows(self, free: float) -> int:
+        """Estimate how many rows fit a GPU with `free` bytes at once.
+
+        Returns:
+            The number, from 8 on a multiple of 8; 0 if not even one fits.
+        """
+        available, beside = free * MARGIN - self.memory(0).training, None
+        if self.how.teacher is not None:
+            # A teacher keeps nothing for a backward pass; it takes weights, a layer and logits.
+            layer = self.how.teacher.model_copy(update={"num_hidden_layers": 1})
+            beside = StepCost(layer, self.length, replace(self.how, causal_share=0.0))
+            available -= replace(beside, model=self.how.teacher).weight_bytes
+
+        def fits(rows: int) -> bool:
+            teacher_bytes = 0.0 if beside is None else rows * beside.activation_bytes()
+            return self.activation_bytes(rows) + teacher_bytes <= available
+
+        row_count = largest(fits, MOST_ROWS)
+        return row_count if row_count < 8 else row_count - row_count % 8
 
 
 def largest(fits: Callable[[int], bool], limit: int) -> int:

@@ -16,10 +16,9 @@ from cloze.core.artifacts import checkpoints
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.humanize import format_count
 from cloze.core.stages.execution import TrainingOptions
-from cloze.model.families.config import ModelConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.plan import estimates
-from cloze.model.train.plan.estimates import ON_GPU, ComputeOptions, checkpoint_bytes, fitting_rows
+from cloze.model.train.plan.estimates import ComputeOptions, StepCost, checkpoint_bytes
 from cloze.model.train.precision import Precision
 from cloze.model.train.spec.engine_choice import EngineConfig
 
@@ -32,25 +31,13 @@ class BatchPlan:
     accumulation: int
 
 
-def plan(
-    global_batch: int,
-    micro_batch: int | None,
-    model: ModelConfig,
-    length: int,
-    world: World,
-    teacher_model: ModelConfig | None = None,
-    causal_share: float = 0.0,
-    how: ComputeOptions = ON_GPU,
-) -> BatchPlan:
+def plan(global_batch: int, micro_batch: int | None, cost: StepCost, world: World) -> BatchPlan:
     """Choose the micro-batch if it is not given, and the number of micro-batches.
 
     Args:
         global_batch: maximum number of samples per step.
         micro_batch: the requested micro-batch; None: estimate it.
-        length: maximum number of tokens per sample.
-        teacher_model: config of a teacher that runs on the same batches.
-        causal_share: share of samples that a fill-mask model reads left to right.
-        how: precision and copies of the weights, for a GPU.
+        cost: of a step with the longest samples.
 
     Raises:
         UsageError: there are more processes than sequences.
@@ -61,37 +48,24 @@ def plan(
             f"or fewer processes"
         )
     rank_batch = -(-global_batch // world.size)
-    limit = min(
-        micro_batch or _estimated_rows(model, length, world, teacher_model, causal_share, how),
-        rank_batch,
-    )
+    limit = min(micro_batch or _estimated_rows(cost, world), rank_batch)
     accumulation = -(-rank_batch // limit)
     return BatchPlan(-(-rank_batch // accumulation), accumulation)
 
 
-def _estimated_rows(
-    model: ModelConfig,
-    length: int,
-    world: World,
-    teacher_model: ModelConfig | None,
-    causal_share: float,
-    how: ComputeOptions,
-) -> int:
-    """Estimate how many sequences of `length` tokens fit a device at once.
+def _estimated_rows(cost: StepCost, world: World) -> int:
+    """Estimate how many sequences fit a device at once.
 
     If none fits next to a whole model, the model is sharded (`engines.choose_engine`).
     """
     if world.device.type == "cpu":
-        return estimates.cpu_rows(length)
+        return estimates.cpu_rows(int(cost.length))
     free, _ = torch.cuda.mem_get_info(world.device)
-    counts = (
-        fitting_rows(
-            free, model, length, teacher_model, causal_share, ranks=ranks, zero=zero,
-            how=replace(how, fsdp=zero == 3),
-        )
+    ways = (
+        replace(cost.how, ranks=ranks, zero=zero, fsdp=zero == 3)
         for ranks, zero in ((1, 0), (world.size, 3))
-    )  # fmt: skip
-    return next(filter(None, counts), 1)
+    )
+    return next(filter(None, (replace(cost, how=how).fitting_rows(free) for how in ways)), 1)
 
 
 def compute_options(

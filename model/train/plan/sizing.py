@@ -9,7 +9,7 @@ from cloze.core.humanize import format_count
 from cloze.model.objectives import share_left_to_right
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.dial import RULES, shape, step_tokens
-from cloze.model.train.plan.estimates import step_flops
+from cloze.model.train.plan.estimates import StepCost
 
 # Times 1 / width; other optimizers keep their default rate.
 RATES = {"muon": 0.5, "adamw": 0.25, "stable-adamw": 0.25}
@@ -47,7 +47,8 @@ def resolve_size(
     tokens = float(config.tokens or 0)
     if config.seconds is not None:
         causal_share = share_left_to_right(config.objectives or (), config.causal_share)
-        tokens = config.seconds * speed / step_flops(model, row_tokens, kind, causal_share)
+        step = StepCost.of(model, row_tokens, device=kind, causal_share=causal_share)
+        tokens = config.seconds * speed / step.operations
     optimizer = choose("optimizer", "muon")
     best_batch = max(ROWS, ROWS * round(step_tokens(tokens) / row_tokens / ROWS))
     batch = choose("global_batch", best_batch)

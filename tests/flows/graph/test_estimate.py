@@ -36,7 +36,9 @@ def test_rows_read_from_left_to_right_predict_every_position(place: Path) -> Non
     masked, both = seconds(), "pretrain.objectives=[mlm, clm]"
     causal = seconds("pretrain.objectives=[clm]") - masked
     logits = 6 * 2000 * 128 * 0.84  # that a row of masks does not compute
-    work = estimates.step_flops(model_config("bert-tiny", vocab_size=2000), 60, "cpu")
+    work = estimates.StepCost.of(
+        model_config("bert-tiny", vocab_size=2000), 60, device="cpu"
+    ).operations
     assert causal / masked == pytest.approx(logits / work, rel=0.02)
     assert seconds(both) - masked == pytest.approx(causal / 2, rel=0.01)
     assert seconds(both, "pretrain.causal_share=0.875") - masked == pytest.approx(

@@ -34,7 +34,7 @@ from cloze.model.train.distributed import StopRequest, World
 from cloze.model.train.engines.create import create_engine
 from cloze.model.train.evaluate.heldout import evaluate
 from cloze.model.train.optimizers import OPTIMIZERS
-from cloze.model.train.plan.estimates import ComputeOptions, training_memory
+from cloze.model.train.plan.estimates import ComputeOptions, StepCost
 from cloze.model.train.setup import prepare
 from cloze.model.train.spec.engine_choice import EngineConfig
 from cloze.model.train.spec.interfaces import BatchSource, TrainModule
@@ -293,7 +293,7 @@ def test_the_default_micro_batch_fits_at_the_precision_of_the_training(
 ) -> None:
     model = tiny(None).model_copy(update={"vocab_size": 64})
     how = ComputeOptions(bf16=False)
-    free = training_memory(model, 32, 20_000, how=how).training
+    free = StepCost.of(model, 32, how).memory(20_000).training
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (free, free))
     config = PretrainConfig(model=model, steps=5, global_batch=1 << 16, precision="fp32")
     build = BuildContext(
@@ -304,7 +304,7 @@ def test_the_default_micro_batch_fits_at_the_precision_of_the_training(
     )
     rows = prepare(config, build, meta).training.execution.micro_batch
     assert rows >= 8
-    assert training_memory(model, 32, rows, how=how).training <= free
+    assert StepCost.of(model, 32, how).memory(rows).training <= free
 
 
 def test_the_default_micro_batch_of_fine_tuning_fits_at_its_precision(
@@ -326,10 +326,10 @@ def test_the_default_micro_batch_of_fine_tuning_fits_at_its_precision(
         changed = config.model_copy(update={"precision": precision})
         setup = finetune_run.prepare(changed, build, meta, StopRequest())
         length = int(setup.train.samples.lengths.max())
-        free = training_memory(model, length, 20_000, how=ComputeOptions(bf16=False)).training
+        free = StepCost.of(model, length, ComputeOptions(bf16=False)).memory(20_000).training
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _, free=free: (free, free))
         training, _ = fit.prepare(setup, setup.start.state, build.path)
         found[precision] = training.execution.micro_batch
         how = ComputeOptions(bf16=precision == "bf16")
-        assert training_memory(model, length, found[precision], how=how).training <= free
+        assert StepCost.of(model, length, how).memory(found[precision]).training <= free
     assert found["bf16"] > found["fp32"] >= 8

@@ -29,7 +29,7 @@ def test_a_model_without_layers_has_a_memory(
     assert (gpu > 0) == (device == "cuda")
     for figure in (
         estimates.approximate_parameters(model),
-        estimates.step_flops(model, 64.0, device, 0.0),
+        estimates.StepCost.of(model, 64.0, device=device, causal_share=0.0).operations,
         model.attention_width + 1,
         model.layer_weights + 1,
     ):

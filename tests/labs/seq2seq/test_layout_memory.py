@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from cloze.labs.seq2seq.kv_cache import KVCache, Memory
-from cloze.model.layers.layout import BatchLayout, PaddedLayout
+from cloze.model.layers.layout import BatchLayout
 
 
 def layouts() -> list[BatchLayout]:
     cache = KVCache(2, 4)
     cache.advance(torch.zeros(2, 1, dtype=torch.int64), 1)
-    return [PaddedLayout((2, 3), torch.ones(2, 3, dtype=torch.bool)), cache]
+    return [BatchLayout((2, 3), torch.ones(2, 3, dtype=torch.bool)), cache]
 
 
 @pytest.mark.parametrize("layout", layouts(), ids=lambda layout: type(layout).__name__)

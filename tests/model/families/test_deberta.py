@@ -16,7 +16,7 @@ from cloze.model import checkpoint
 from cloze.model.families.deberta import DebertaConfig
 from cloze.model.families.models import first_weights, load_backbone, load_model, new_model
 from cloze.model.families.registry import model_config, presets
-from cloze.model.layers import unpadded
+from cloze.model.layers import layout as layout_module
 from cloze.model.objectives import objectives
 from cloze.model.train.plan import estimates
 from cloze.model.use.scorer import SentenceScorer
@@ -30,7 +30,7 @@ TABLE, DELTA = "encoder.embeddings.word.weight", "encoder.embeddings.word.delta"
 
 @pytest.fixture(autouse=True)
 def _kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unpadded, "varlen_attention", varlen_on_cpu)
+    monkeypatch.setattr(layout_module, "varlen_attention", varlen_on_cpu)
 
 
 def moved(model: Any) -> Any:

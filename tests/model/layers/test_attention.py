@@ -14,11 +14,12 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from cloze.model.layers import attention_kernels
+from cloze.model.layers import attention_kernels, cpu
+from cloze.model.layers import layout as layout_module
 from cloze.model.layers.attention import Rotary, SelfAttention
-from cloze.model.layers.attention_kernels import matmul_attention, prefers_matmul, runs_varlen
-from cloze.model.layers.layout import AttentionPattern, BatchLayout, PaddedLayout, additive
-from cloze.model.layers.unpadded import UnpaddedLayout
+from cloze.model.layers.attention_kernels import runs_varlen
+from cloze.model.layers.cpu import attend, matmul_attention
+from cloze.model.layers.layout import AttentionPattern, BatchLayout, additive
 from tests.model.layouts import Choice, layout_of
 
 
@@ -53,34 +54,61 @@ def test_fused_and_spelled_out_agree(
     assert (probabilities.masked_select(~mask[:, None, None, :]) == 0).all()
 
 
+def fused(query: Tensor, key: Tensor, value: Tensor, bias: Any, dropout: float) -> Tensor:
+    bias = None if bias is None else bias.to(query.dtype)
+    return functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=bias, dropout_p=dropout
+    )
+
+
+def matmul(query: Tensor, key: Tensor, value: Tensor, bias: Any, dropout: float) -> Tensor:
+    return matmul_attention(query, key, value, bias, dropout)[0]
+
+
 def test_the_layer_gives_the_same_on_either_path(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     layer, hidden = SelfAttention(32, 4, dropout=0.0), torch.randn(2, 9, 32)
     real = torch.arange(9) < torch.tensor([[9], [5]])
     results = []
-    for choice in (True, False):
-        monkeypatch.setattr(attention_kernels, "prefers_matmul", lambda *_, choice=choice: choice)
+    for path in (matmul, fused):
+        monkeypatch.setattr(layout_module, "attend", path)
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            low = layer(hidden, PaddedLayout((2, 9), real))
+            low = layer(hidden, BatchLayout((2, 9), real))
         assert low.dtype == torch.bfloat16
-        results.append((layer(hidden, PaddedLayout((2, 9), real)), low))
+        results.append((layer(hidden, BatchLayout((2, 9), real)), low))
     torch.testing.assert_close(results[0][0], results[1][0], atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(results[0][1], results[1][1], atol=2e-2, rtol=2e-2)
     torch.testing.assert_close(results[0][1].float(), results[0][0], atol=2e-2, rtol=2e-2)
 
 
-def test_plain_matmul_is_for_cpus_in_bf16_or_with_dropout() -> None:
-    assert prefers_matmul("cpu", torch.bfloat16)
-    assert prefers_matmul("cpu", torch.float32, 0.1)
-    assert not prefers_matmul("cpu", torch.float32)
-    assert not prefers_matmul("cuda", torch.bfloat16, 0.1)
-
-
-@pytest.mark.parametrize("choice", [True, False])
-def test_attention_dropout_is_honoured_in_training_alone(
-    choice: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("device", "dtype", "dropout", "expected"),
+    [
+        ("cpu", torch.bfloat16, 0.0, True),
+        ("cpu", torch.float32, 0.1, True),
+        ("cpu", torch.float32, 0.0, False),
+        ("meta", torch.bfloat16, 0.1, False),  # stands for a GPU
+    ],
+)
+def test_plain_matmul_is_for_cpus_in_bf16_or_with_dropout(
+    device: str,
+    dtype: torch.dtype,
+    dropout: float,
+    expected: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(attention_kernels, "prefers_matmul", lambda *_: choice)
+    called = []
+    monkeypatch.setattr(cpu, "matmul_attention", lambda *given: called.append(given) or given)
+    query = torch.zeros(1, 1, 2, 8, dtype=dtype, device=device)
+    attend(query, query, query, None, dropout)
+    assert bool(called) == expected
+
+
+@pytest.mark.parametrize("path", [matmul, fused])
+def test_attention_dropout_is_honoured_in_training_alone(
+    path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout_module, "attend", path)
     torch.manual_seed(0)
     layer, hidden = SelfAttention(16, 2, dropout=0.5), torch.randn(2, 6, 16)
     layer.train()
@@ -121,7 +149,7 @@ def batch_of(rows: int, length: int, packed_rows: bool, seed: int) -> tuple[Tens
 def lying(real: Tensor, starts: Tensor | None, choice: Choice) -> BatchLayout:
     """The layout of such rows."""
     batch = {"attention_mask": real} | ({} if starts is None else {"sequence_first": starts})
-    return layout_of(batch, choice) or PaddedLayout((real.shape[0], real.shape[1]), real)
+    return layout_of(batch, choice) or BatchLayout((real.shape[0], real.shape[1]), real)
 
 
 def reference(layer: SelfAttention, hidden: Tensor, real: Tensor, starts: Tensor | None) -> Tensor:
@@ -138,7 +166,7 @@ def reference(layer: SelfAttention, hidden: Tensor, real: Tensor, starts: Tensor
             part = hidden[row : row + 1, begin:end]
             query, key, value = layer.project(part)
             if layer.rotary is not None:
-                query, key = layer.rotary(query, key, PaddedLayout((1, end - begin)))
+                query, key = layer.rotary(query, key, BatchLayout((1, end - begin)))
             scores = torch.einsum("blnh,bknh->bnlk", query, key) / query.shape[-1] ** 0.5
             place = torch.arange(end - begin)
             seen = layer.pattern.visible(place - place[:, None])
@@ -164,7 +192,7 @@ def test_every_layout_and_pattern_agree_with_the_definition(
     hidden = torch.randn(9, 23, 16, requires_grad=True)
     weight = torch.randn(9, 23, 16) * real[:, :, None]
     layout = lying(real, starts, choice)
-    if not isinstance(layout, UnpaddedLayout):
+    if layout.flat_positions is None:
         found = layer(hidden, layout)
     else:
         found = layout.put_back(layer(hidden.flatten(0, 1)[layout.flat_positions], layout))
@@ -222,7 +250,7 @@ def test_what_the_gpu_kernel_is_told_is_what_the_rows_say(
     hidden = torch.randn(4, 19, 32)
     with torch.no_grad():
         tokens, rows = lying(real, starts, "packed"), lying(real, starts, "padded")
-        assert isinstance(tokens, UnpaddedLayout)
+        assert tokens.flat_positions is not None
         found = tokens.put_back(layer(hidden.flatten(0, 1)[tokens.flat_positions], tokens))
         torch.testing.assert_close(found[real], layer(hidden, rows)[real], atol=1e-5, rtol=1e-5)
 
@@ -242,7 +270,7 @@ def test_the_gpu_kernel_agrees_with_rows(window: int | None) -> None:
         lying(real, starts, choice).pin_memory().to(hidden.device)
         for choice in ("packed", "padded")
     )
-    assert isinstance(tokens, UnpaddedLayout)
+    assert tokens.flat_positions is not None
     real = real.cuda()
     with torch.autocast("cuda", dtype=torch.bfloat16):
         found = tokens.put_back(layer(hidden.flatten(0, 1)[tokens.flat_positions], tokens))

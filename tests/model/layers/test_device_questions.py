@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cloze.model.families.models import new_model
-from cloze.model.layers import unpadded
+from cloze.model.layers import layout as layout_module
 from cloze.model.objectives import objectives
 from cloze.model.train.evaluate.scoring import PretrainModule
 from tests.model.layouts import Choice, laid, pack, varlen_on_cpu
@@ -102,7 +102,7 @@ def test_a_training_step_asks_nothing(
     family: str, packed_rows: bool, choice: Choice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        unpadded, "varlen_attention", varlen_on_cpu
+        layout_module, "varlen_attention", varlen_on_cpu
     )  # the kernel exists on GPUs alone
     scoring, batch, counts = step_of(family, packed_rows, choice)
     with NoQuestions():
@@ -119,7 +119,7 @@ def test_a_training_step_lies_on_one_device(
     refuses the tensors of one.
     """
     monkeypatch.setattr(
-        unpadded, "varlen_attention", lambda query, key, value, *_: query + key + value
+        layout_module, "varlen_attention", lambda query, key, value, *_: query + key + value
     )
     monkeypatch.setattr(
         torch, "is_autocast_enabled", lambda _: False

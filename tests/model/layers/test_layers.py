@@ -11,7 +11,7 @@ from cloze.model.layers.attention import Rotary
 from cloze.model.layers.cpu import Dropout, dropout
 from cloze.model.layers.encoder import EncoderLayer, FeedForward
 from cloze.model.layers.heads import initialize
-from cloze.model.layers.layout import PaddedLayout
+from cloze.model.layers.layout import BatchLayout
 
 
 def test_norms_that_are_not_passed_do_nothing_and_own_nothing() -> None:
@@ -126,7 +126,7 @@ def test_the_gradient_is_dropped_with_the_value() -> None:
 def test_rotary_products_depend_on_the_distance_alone() -> None:
     torch.manual_seed(0)
     query, key = (torch.randn(1, 1, 1, 8).expand(1, 6, 1, 8) for _ in range(2))
-    turned = Rotary(8, 100.0)(query, key, PaddedLayout((1, 6)))
+    turned = Rotary(8, 100.0)(query, key, BatchLayout((1, 6)))
     scores = (turned[0][0, :, 0] @ turned[1][0, :, 0].T).diagonal(-2)
     torch.testing.assert_close(scores, scores[0].expand(4))
     torch.testing.assert_close(turned[0].norm(dim=-1), query.norm(dim=-1))
@@ -141,7 +141,7 @@ def test_a_compiled_cpu_computes_no_sine_in_its_loops() -> None:
         return graph
 
     def turned(query: torch.Tensor, key: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return Rotary(8, 100.0)(query, key, PaddedLayout((1, 6)))
+        return Rotary(8, 100.0)(query, key, BatchLayout((1, 6)))
 
     query, key = torch.randn(1, 6, 2, 8), torch.randn(1, 6, 2, 8)
     compiled = torch.compile(turned, backend=keep, fullgraph=True)

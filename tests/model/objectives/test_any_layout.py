@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.model.data import layouts
-from cloze.model.layers import unpadded
+from cloze.model.layers import layout as layout_module
 from cloze.model.layers.layout import BatchLayout
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.precision import Precision
@@ -122,7 +122,7 @@ def test_loss_and_gradients_are_those_of_padded_rows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        unpadded, "varlen_attention", varlen_on_cpu
+        layout_module, "varlen_attention", varlen_on_cpu
     )  # the kernel exists on GPUs alone
     changes = {
         **changes,

@@ -31,6 +31,7 @@ from cloze.model.train.loop.data import attention_modes, objective_weights
 from cloze.model.train.monitor.watchdog import ShutdownTimeEstimator
 from cloze.model.train.optimizers import parameters
 from cloze.model.train.plan import micro_batch
+from cloze.model.train.plan.estimates import StepCost
 from cloze.model.train.setup import hyperparameters, step_duration, training_duration
 from cloze.model.train.spec.engine_choice import choose_engine
 from cloze.model.train.spec.interfaces import StartPosition
@@ -184,7 +185,7 @@ def _limits() -> Iterator[tuple[str, Any]]:
         (9, None, 512, 9),
         (8, None, 9000, 1),
     ):
-        found = micro_batch.plan(batch, rows, base, length, World(0, ranks, CPU))
+        found = micro_batch.plan(batch, rows, StepCost(base, length), World(0, ranks, CPU))
         yield f"micro-batch {batch} {rows} {length} {ranks}", found
     yield "ranges", [micro_batch_ranges(10, 33, rank, 2, 3) for rank in range(2)]
     sizes = {"a": 5, "b": 9, "c": 5, "d": 1}

@@ -36,6 +36,7 @@ from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.plan import micro_batch
+from cloze.model.train.plan.estimates import StepCost
 from tests.model.datasets import write_dataset
 from tests.model.train.ranks import STILL, TINY, Here, config, digests, here
 from tests.pipeline.corpus.corpora import made_documents, write_corpus
@@ -104,7 +105,7 @@ def test_a_long_training_measures_and_a_shorter_one_does_not() -> None:
 def test_tokens_are_shared_out_to_the_ranks_as_steps_are() -> None:
     length, batch, steps = 128, 256, 3000
     for ranks in (1, 8):
-        plan = micro_batch.plan(batch, None, MODEL, length, World(0, ranks, CPU))
+        plan = micro_batch.plan(batch, None, StepCost(MODEL, length), World(0, ranks, CPU))
         by_steps, by_tokens = (
             WorkEstimate.of_rank(PretrainConfig(**duration), plan, length, ranks).micro_batches
             for duration in ({"steps": steps}, {"tokens": steps * batch * length})

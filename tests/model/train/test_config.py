@@ -31,6 +31,7 @@ from cloze.model.train.evaluate.heldout import (
 )
 from cloze.model.train.optimizers.parameters import parameter_groups
 from cloze.model.train.plan import micro_batch
+from cloze.model.train.plan.estimates import StepCost
 from cloze.model.train.setup import hyperparameters, step_duration
 from cloze.model.train.spec.schedules import BatchSizeSchedule, ScheduleProgress
 from cloze.model.train.stage import STAGE
@@ -204,9 +205,9 @@ def test_every_sample_of_a_step_is_in_one_micro_batch(
     world = World(0, size, CPU)
     if size > batch:
         with pytest.raises(UsageError, match=r"processes \(\d+\) is more than the batch"):
-            micro_batch.plan(batch, micro, BertConfig(), 128, world)
+            micro_batch.plan(batch, micro, StepCost(BertConfig(), 128), world)
         return
-    plan = micro_batch.plan(batch, micro, BertConfig(), 128, world)
+    plan = micro_batch.plan(batch, micro, StepCost(BertConfig(), 128), world)
     pieces = [
         micro_batch_ranges(step * batch, (step + 1) * batch, rank, size, plan.accumulation)
         for rank in range(size)

@@ -12,7 +12,7 @@ from cloze.core.errors import DataError
 from cloze.model import checkpoint
 from cloze.model.families.registry import model_config
 from cloze.model.train.engines.fsdp import FSDPEngine
-from cloze.model.train.plan.estimates import ComputeOptions, approximate_parameters, training_memory
+from cloze.model.train.plan.estimates import ComputeOptions, StepCost, approximate_parameters
 from tests.model.datasets import lines, write_dataset
 from tests.model.train.ranks import STILL, config, digests, here, job, run_all
 from tests.slices import few
@@ -79,9 +79,9 @@ def test_its_memory_is_counted() -> None:
     how = ComputeOptions(fsdp=True)
 
     def state(ranks: int, zero: int = 3, how: ComputeOptions = how) -> float:
-        return training_memory(model, 128, 0, ranks=ranks, zero=zero, how=how).state
+        return StepCost.of(model, 128, how, ranks=ranks, zero=zero).memory(0).state
 
     assert state(8) - state(16) == pytest.approx(4 * weights / 16)
-    assert state(8) < 0.7 * state(8, 2) < state(8, 2) < training_memory(model, 128, 0).state
+    assert state(8) < 0.7 * state(8, 2) < state(8, 2) < StepCost.of(model, 128).memory(0).state
     offloaded = replace(how, offload=True)
     assert state(8, how=offloaded) == state(16, how=offloaded) < state(16)

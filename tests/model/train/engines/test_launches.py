@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cloze.model.data.batch import move
 from cloze.model.families.models import new_model
-from cloze.model.layers import attention, attention_kernels, cpu, unpadded
+from cloze.model.layers import attention, cpu
+from cloze.model.layers import layout as layout_module
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.create import create_engine
 from cloze.model.train.engines.torch import TorchEngine
@@ -128,13 +129,11 @@ def test_a_layer_starts_few_kernels(
     def dropout(values: Tensor, share: float) -> Tensor:
         return torch.native_dropout(values, share, True)[0] if share else values
 
-    for module, name in (
-        (cpu, "dropout"),
-        (attention, "drop"),
-        (attention_kernels, "drop"),
-    ):
+    for module, name in ((cpu, "dropout"), (attention, "drop")):
         monkeypatch.setattr(module, name, dropout)
-    monkeypatch.setattr(unpadded, "varlen_attention", lambda q, k, v, *_: Varlen.apply(q, k, v))
+    monkeypatch.setattr(
+        layout_module, "varlen_attention", lambda q, k, v, *_: Varlen.apply(q, k, v)
+    )
     found = []
     for layers in (LAYERS, LAYERS + 1):
         engine, batch, counts = create(torch.device("cpu"), layers, family, "bf16")

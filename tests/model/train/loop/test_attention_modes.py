@@ -21,9 +21,9 @@ from cloze.model.data.batch import AttentionModes, collate
 from cloze.model.data.layouts import Sequences, make_layout
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.registry import model_config
-from cloze.model.layers import unpadded
+from cloze.model.layers import layout as layout_module
 from cloze.model.train.loop.data import attention_modes, objective_weights
-from cloze.model.train.plan.estimates import MASK_SHARE, activation_bytes, fitting_rows
+from cloze.model.train.plan.estimates import MASK_SHARE, StepCost
 from cloze.model.use.configs import PerplexityConfig
 from cloze.model.use.fill_mask import FillMaskPipeline
 from cloze.model.use.stages import PERPLEXITY
@@ -134,7 +134,7 @@ def test_each_row_sees_what_its_way_allows(
     """In every layout: rows read whole as a batch of their own, the others as one in which all are
     causal; and by hand, token by token.
     """
-    monkeypatch.setattr(unpadded, "varlen_attention", varlen_on_cpu)
+    monkeypatch.setattr(layout_module, "varlen_attention", varlen_on_cpu)
     model, batch = tiny_model(family=family), tiny_batch(rows=6, length=20)
     lengths = batch["attention_mask"].sum(1).numpy()
     causal = np.array([True, False, True, True, False, True])
@@ -276,17 +276,20 @@ def test_reading_from_left_to_right_keeps_the_logits_of_every_position(
     model = model_config("bert-base", vocab_size=30522)
     of_a_position = (1 - MASK_SHARE) * 64 * 512 * 10 * model.hidden_size
     chunked, everywhere = (
-        activation_bytes(model, 512, causal_share=share, rows=64) for share in (0.0, 1.0)
+        StepCost.of(model, 512, causal_share=share).activation_bytes(64) for share in (0.0, 1.0)
     )
     assert everywhere - chunked == pytest.approx(of_a_position, rel=0.01)
     monkeypatch.setattr("cloze.model.train.plan.estimates.chunks_logits", lambda *_: False)
     masked, mixed, causal = (
-        activation_bytes(model, 512, causal_share=share, rows=64) for share in (0.0, 0.5, 1.0)
+        StepCost.of(model, 512, causal_share=share).activation_bytes(64)
+        for share in (0.0, 0.5, 1.0)
     )
     assert mixed == pytest.approx((masked + causal) / 2, rel=1e-3)
     logits = (1 - MASK_SHARE) * 64 * 512 * 10 * (model.vocab_size + model.hidden_size)
     assert causal - masked == pytest.approx(logits, rel=0.01)
-    assert fitting_rows(8e10, model, 512, causal_share=1.0) < fitting_rows(8e10, model, 512)
+    assert StepCost.of(model, 512, causal_share=1.0).fitting_rows(8e10) < StepCost.of(
+        model, 512
+    ).fitting_rows(8e10)
 
 
 @pytest.mark.parametrize(

@@ -61,10 +61,10 @@ def _weights() -> Iterator[tuple[str, Any]]:
                 estimates.predicted_share(model, 0.5),
                 estimates.flops_per_token(model, 700.0),
                 estimates.flops_per_token(model, 100.0, teacher, 0.5),
-                estimates.step_flops(model, 100.0, "cpu", 0.25),
-                estimates.step_flops(model, 100.0, "cuda"),
-                estimates.save_bytes(model, 4),
-                estimates.save_bytes(model, 2),
+                estimates.StepCost.of(model, 100.0, device="cpu", causal_share=0.25).operations,
+                estimates.StepCost.of(model, 100.0, device="cuda").operations,
+                estimates.StepCost.of(model, 128, ranks=4).save_bytes,
+                estimates.StepCost.of(model, 128, ranks=2).save_bytes,
             ],
         )
         for device, bf16, again in product(("cpu", "cuda"), (True, False), (True, False)):
@@ -72,8 +72,8 @@ def _weights() -> Iterator[tuple[str, Any]]:
             yield (
                 f"{name} {device} bf16={bf16} again={again}",
                 [
-                    estimates.activation_bytes(model, 128, how, rows=3),
-                    estimates.activation_bytes(model, 512, how, 0.5, rows=64),
+                    estimates.StepCost.of(model, 128, how).activation_bytes(3),
+                    estimates.StepCost.of(model, 512, how, causal_share=0.5).activation_bytes(64),
                 ],
             )
 
@@ -89,14 +89,16 @@ def _memory() -> Iterator[tuple[str, Any]]:
                     offload=offload,
                     fsdp=fsdp,
                 )
-                memory = estimates.training_memory(
-                    model, 128, 8, ranks=ranks, zero=zero, how=how, causal_share=0.5 * fsdp
-                )
+                memory = estimates.StepCost.of(
+                    model, 128, how, ranks=ranks, zero=zero, causal_share=0.5 * fsdp
+                ).memory(8)
                 label = f"{name} {device} ranks={ranks} zero={zero} fsdp={fsdp} offload={offload}"
                 yield label, [*asdict(memory).values(), memory.training, memory.total]
     base, large = (model_config(f"bert-{size}", vocab_size=30_522) for size in ("base", "large"))
     for free, teacher, share in product((8e9, 24e9), (None, large), (0.0, 1.0)):
-        rows = estimates.fitting_rows(free, base, 512, teacher, share)
+        rows = estimates.StepCost.of(base, 512, teacher=teacher, causal_share=share).fitting_rows(
+            free
+        )
         yield f"rows that fit {free:g} {teacher is not None} {share}", rows
     yield "bytes of a checkpoint", estimates.checkpoint_bytes(1000)
     for device, given in product(

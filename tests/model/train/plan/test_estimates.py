@@ -17,15 +17,7 @@ from cloze.model.families.registry import model_config
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.train.distributed import assign_owners
 from cloze.model.train.evaluate.scoring import PretrainModule
-from cloze.model.train.plan.estimates import (
-    HEAP,
-    ComputeOptions,
-    activation_bytes,
-    approximate_parameters,
-    fitting_rows,
-    save_bytes,
-    training_memory,
-)
+from cloze.model.train.plan.estimates import HEAP, ComputeOptions, StepCost, approximate_parameters
 from tests.slices import few
 from tests.tiny_models import tiny_batch
 
@@ -113,9 +105,9 @@ each_way = pytest.mark.parametrize(
 def test_a_layer_is_counted_as_what_autograd_keeps_of_it(family: str, precision: str) -> None:
     how = ComputeOptions(device="cpu", bf16=precision == "bf16")
     few, many = small(family, 3), small(family, 6)
-    counted = activation_bytes(many, LENGTH, how, rows=ROWS) - activation_bytes(
-        few, LENGTH, how, rows=ROWS
-    )
+    counted = StepCost.of(many, LENGTH, how).activation_bytes(ROWS) - StepCost.of(
+        few, LENGTH, how
+    ).activation_bytes(ROWS)
     if (
         how.bf16
     ):  # autocast keeps what it rounded of the matrices; the plan counts that with the weights
@@ -130,7 +122,7 @@ def test_the_estimate_is_an_upper_bound_and_not_twice_what_is_kept(
     """Of a whole model: embeddings, layers, head and loss."""
     model = small(family, 6)
     how = ComputeOptions(device="cpu", bf16=precision == "bf16")
-    estimate = activation_bytes(model, LENGTH, how, rows=ROWS)
+    estimate = StepCost.of(model, LENGTH, how).activation_bytes(ROWS)
     if how.bf16:  # weights that autocast rounded are counted in the state
         estimate += 2 * approximate_parameters(model)
     assert kept(model, precision) <= estimate <= 1.6 * kept(model, precision)
@@ -139,15 +131,15 @@ def test_the_estimate_is_an_upper_bound_and_not_twice_what_is_kept(
 def test_layers_that_are_computed_again_keep_their_input() -> None:
     how = ComputeOptions(device="cpu", bf16=False, checkpointing=True)
     few, many = small("bert", 3), small("bert", 6)
-    counted = activation_bytes(many, LENGTH, how, rows=ROWS) - activation_bytes(
-        few, LENGTH, how, rows=ROWS
-    )
+    counted = StepCost.of(many, LENGTH, how).activation_bytes(ROWS) - StepCost.of(
+        few, LENGTH, how
+    ).activation_bytes(ROWS)
     assert counted == 3 * ROWS * LENGTH * 4 * 64
     one = small("bert", 1)
     plain = ComputeOptions(device="cpu", bf16=False)
-    assert activation_bytes(one, LENGTH, how, rows=ROWS) == activation_bytes(
-        one, LENGTH, plain, rows=ROWS
-    )
+    assert StepCost.of(one, LENGTH, how).activation_bytes(ROWS) == StepCost.of(
+        one, LENGTH, plain
+    ).activation_bytes(ROWS)
     usual, again = kept(many, "fp32"), kept(many, "fp32", again=True)
     assert again < 0.6 * usual, "the first and the last layer are kept whole"
 
@@ -158,7 +150,7 @@ def test_logits_in_chunks_are_counted_as_what_is_kept_of_them(
 ) -> None:
     how, model = ComputeOptions(device="cpu", bf16=False), small(family, 2)
     predicted = ROWS * LENGTH if family == "gpt2" else round(0.15 * ROWS * LENGTH)
-    whole, planned = kept(model, "fp32"), activation_bytes(model, LENGTH, how, rows=ROWS)
+    whole, planned = kept(model, "fp32"), StepCost.of(model, LENGTH, how).activation_bytes(ROWS)
     rows = 16
     monkeypatch.setitem(hardware.LOGIT_CHUNK, "cpu", 4 * model.vocab_size * rows)
     saved = whole - kept(
@@ -167,11 +159,11 @@ def test_logits_in_chunks_are_counted_as_what_is_kept_of_them(
     assert saved == pytest.approx(
         4 * predicted * model.vocab_size - 4 * model.vocab_size * model.word_width, abs=500
     )
-    counted = planned - activation_bytes(model, LENGTH, how, rows=ROWS)
+    counted = planned - StepCost.of(model, LENGTH, how).activation_bytes(ROWS)
     around = -predicted % 64  # it is planned for a multiple of so many
     logits = 4 * model.vocab_size * (2 * (predicted + around) - rows)
     assert counted == pytest.approx(logits - 8 * model.vocab_size * model.word_width)
-    assert fitting_rows(20e9, model_config("gpt2", vocab_size=50257), 512) > 0
+    assert StepCost.of(model_config("gpt2", vocab_size=50257), 512).fitting_rows(20e9) > 0
 
 
 def test_offload_takes_the_optimizer_s_state_off_the_gpus() -> None:
@@ -179,25 +171,25 @@ def test_offload_takes_the_optimizer_s_state_off_the_gpus() -> None:
     optimizer = 4 * 4 * approximate_parameters(model) / 8  # weights, gradient and two moments
     for zero in (1, 2, 3):
         there, away = (
-            training_memory(model, 128, 8, ranks=8, zero=zero, how=ComputeOptions(offload=off))
+            StepCost.of(model, 128, ComputeOptions(offload=off), ranks=8, zero=zero).memory(8)
             for off in (False, True)
         )
         assert there.total - away.total == pytest.approx(optimizer)
         assert away.host - there.host == pytest.approx(optimizer)
-    assert training_memory(model, 128, 8, how=ComputeOptions(offload=True)) == training_memory(
-        model, 128, 8
-    )
+    assert StepCost.of(model, 128, ComputeOptions(offload=True)).memory(8) == StepCost.of(
+        model, 128
+    ).memory(8)
 
 
 def test_ranks_share_out_more_with_every_stage_and_alone_nothing() -> None:
     model = model_config(
         "megatron-bert-3.9b", vocab_size=30522
     )  # DeepSpeed keeps 1e9 weights whole at stage 3
-    found = [training_memory(model, 128, 8, ranks=8, zero=zero).total for zero in range(4)]
+    found = [StepCost.of(model, 128, ranks=8, zero=zero).memory(8).total for zero in range(4)]
     assert found == sorted(found, reverse=True)
-    alone = [training_memory(model, 128, 8, zero=zero).total for zero in range(4)]
+    alone = [StepCost.of(model, 128, zero=zero).memory(8).total for zero in range(4)]
     assert len(set(alone)) == 1
-    assert training_memory(model, 128, 8, ranks=64, zero=2).total < found[2]
+    assert StepCost.of(model, 128, ranks=64, zero=2).memory(8).total < found[2]
 
 
 @pytest.mark.parametrize(
@@ -229,32 +221,34 @@ def test_a_save_copies_what_the_rank_writes_that_writes_most(family: str, ranks:
     most = max(
         sum(size for name, size in sizes.items() if owner[name] == rank) for rank in range(ranks)
     )
-    assert save_bytes(model, ranks) == pytest.approx(4 * (most + 2 * total / ranks), rel=0.05)
+    assert StepCost.of(model, 128, ranks=ranks).save_bytes == pytest.approx(
+        4 * (most + 2 * total / ranks), rel=0.05
+    )
 
 
 def test_the_copy_for_a_save_is_counted_once_and_where_it_lies() -> None:
     model = model_config("bert-base", vocab_size=30522)
     for ranks, zero in ((1, 0), (8, 0), (8, 1), (8, 3)):
         on_cpu, on_gpu = (
-            training_memory(
-                model, 128, 8, ranks=ranks, zero=zero, how=ComputeOptions(device=device)
-            )
+            StepCost.of(model, 128, ComputeOptions(device=device), ranks=ranks, zero=zero).memory(8)
             for device in ("cpu", "cuda")
         )
-        assert on_cpu.total - on_cpu.training == pytest.approx(HEAP * save_bytes(model, ranks))
+        assert on_cpu.total - on_cpu.training == pytest.approx(
+            HEAP * StepCost.of(model, 128, ranks=ranks).save_bytes
+        )
         assert (on_cpu.host, on_gpu.saving, on_gpu.total) == (0, 0, on_gpu.training)
-        assert on_gpu.host > save_bytes(model, ranks)
+        assert on_gpu.host > StepCost.of(model, 128, ranks=ranks).save_bytes
 
 
 def test_what_fits_fits_and_more_does_not() -> None:
     model = model_config("roberta-large", vocab_size=50265)
     for ranks, zero in ((1, 0), (8, 1), (8, 3)):
-        rows = fitting_rows(40e9, model, 512, ranks=ranks, zero=zero)
+        rows = StepCost.of(model, 512, ranks=ranks, zero=zero).fitting_rows(40e9)
         assert rows % 8 == 0
         for count, fits in ((rows, True), (rows + 9, False)):
-            found = training_memory(model, 512, count, ranks=ranks, zero=zero)
+            found = StepCost.of(model, 512, ranks=ranks, zero=zero).memory(count)
             assert (found.training <= 0.9 * 40e9) is fits
-    assert fitting_rows(5e9, model, 512) == 0
+    assert StepCost.of(model, 512).fitting_rows(5e9) == 0
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_the_table_of_gpus() -> None:
 def test_ranks_without_zero_hold_everything() -> None:
     model = presets()["bert-base"].model_copy(update={"vocab_size": 30522})
     for ranks in (1, 2):
-        plain = estimates.training_memory(model, 128, 8, ranks=ranks)
-        assert plain == estimates.training_memory(model, 128, 8, ranks=ranks, zero=0)
-        rows = estimates.fitting_rows(16e9, model, 128, ranks=ranks)
-        assert rows == estimates.fitting_rows(16e9, model, 128, ranks=ranks, zero=0) > 8
+        plain = estimates.StepCost.of(model, 128, ranks=ranks).memory(8)
+        assert plain == estimates.StepCost.of(model, 128, ranks=ranks, zero=0).memory(8)
+        rows = estimates.StepCost.of(model, 128, ranks=ranks).fitting_rows(16e9)
+        assert rows == estimates.StepCost.of(model, 128, ranks=ranks, zero=0).fitting_rows(16e9) > 8

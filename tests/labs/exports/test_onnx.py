@@ -133,7 +133,7 @@ def test_onnxruntime_answers_texts_as_the_checkpoint_does(
 def test_weights_too_large_for_one_file_are_in_a_second_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cloze.model.hub.onnx.PROTOBUF", 0)
+    monkeypatch.setattr("cloze.labs.exports.onnx.PROTOBUF", 0)
     files = export(pretrained(tmp_path, "bert"), tmp_path / "hub", int8=True)["onnx"]
     for name, figures in files.items():
         parts = [tmp_path / "hub" / name, tmp_path / "hub" / f"{name}.data"]

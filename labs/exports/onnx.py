@@ -19,8 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core import storage
-from cloze.core.errors import ClozeError, DataError
+from cloze.core.errors import ClozeError, DataError, UsageError, require_packages
 from cloze.model.checkpoint import LoadedCheckpoint
+from cloze.model.hub.config import ExportConfig, ExportForm
 from cloze.model.hub.parity import (
     LENGTHS,
     Difference,
@@ -45,8 +46,20 @@ AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}  # by the ran
 PROTOBUF = 1_900_000_000  # bytes of weights, above which they are in a file of their own
 
 
+def check(checkpoint: LoadedCheckpoint, directory: str) -> None:
+    """Raise UsageError for a model or a directory that is not for ONNX."""
+    if not checkpoint.model.supports_onnx:
+        raise UsageError(
+            f"--format onnx is for encoders or decoders alone, of one attention stream (this is a "
+            f"{checkpoint.model.family} model); leave it out"
+        )
+    require_packages("transformers", "onnx", "onnxruntime", "onnxscript")
+    if not storage.is_local(directory):
+        raise UsageError(f"--format onnx needs a local directory ({directory} is not one)")
+
+
 def export_onnx(
-    loaded: LoadedCheckpoint, directory: str, architecture: str, int8: bool
+    loaded: LoadedCheckpoint, directory: str, architecture: str, config: ExportConfig
 ) -> dict[str, Any]:
     """Write the ONNX form of an exported directory.
 
@@ -54,9 +67,9 @@ def export_onnx(
         loaded: the checkpoint that `directory` was written from.
         directory: a local directory, as `write_directory` writes it.
         architecture: class of transformers, as in config.json.
-        int8: also write `onnx/model_int8.onnx`, quantized by onnxruntime: the weights of matrix
-            products in int8, one scale per output channel, and activations in uint8 with a scale
-            that is computed at run time.
+        config: with `int8` also write `onnx/model_int8.onnx`, quantized by onnxruntime: the weights
+            of matrix products in int8, one scale per output channel, and activations in uint8 with
+            a scale that is computed at run time.
 
     Returns:
         By file name: `bytes`, and `max_logit_difference` and `relative_logit_difference` from the
@@ -76,7 +89,7 @@ def export_onnx(
             f"please report this"
         )
     summary = {f"{FOLDER}/{FP32}": _file_summary(path, difference)}
-    if int8:
+    if config.int8:
         quantized = storage.join(directory, FOLDER, INT8)
         quantize(path, quantized)
         summary[f"{FOLDER}/{INT8}"] = _file_summary(quantized, compare(loaded, quantized))
@@ -178,3 +191,6 @@ def _file_summary(path: str, difference: Difference) -> dict[str, Any]:
         "max_logit_difference": difference.absolute,
         "relative_logit_difference": difference.relative,
     }
+
+
+FORM = ExportForm(check=check, add=export_onnx)

@@ -23,6 +23,7 @@ from cloze.core.errors import UsageError
 from cloze.core.plugins import with_substitutes
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.hub.card import corpus_cards, languages_of, licence_of, text_sections
+from cloze.model.hub.config import ExportForm
 
 METADATA = "croissant.json"
 ARROW = "application/vnd.apache.arrow.file"
@@ -182,3 +183,6 @@ def _card(lineage: Mapping[str, Manifest], name: str) -> str:
         *text_sections(lineage, cards),
     ]
     return "\n\n".join(sections) + "\n"
+
+
+FORM = ExportForm(export=export_data)
