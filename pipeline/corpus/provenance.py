@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
+
+from cloze.core import hub_names, storage
 
 UNKNOWN = "unknown"
 """Name of a missing licence."""
@@ -149,3 +154,54 @@ def page_url(base: str, title: str) -> str:
         f"{before}{separator}"
         f"{_RESERVED.sub(lambda match: f'%{ord(match[0]):02X}', title.replace(' ', '_'))}"
     )
+
+
+class DatasetCard(NamedTuple):
+    """README.md of a data set: the directory's name, and the licence that its head states."""
+
+    name: str
+    licence: str  # empty: none
+
+    def describe(self) -> str:
+        """Return a sentence on the licence."""
+        if self.licence:
+            return f"{self.name} states the licence {self.licence}"
+        return f"{self.name} states no licence (field `licence` of the source records one)"
+
+
+_HEAD = re.compile(r"---\s*?\n(.*?)^---\s*?$", re.DOTALL | re.MULTILINE)
+# Heads list the columns of each configuration, up to megabytes: only these keys are parsed.
+_LICENCES = re.compile(r"^licenses?(?:_name)?:.*(?:\n(?:[ \t-].*|$))*", re.MULTILINE)
+_LEVELS = 4  # DIR/CONFIG/SPLIT/FILE lies three folders below the card
+
+
+def dataset_card(path: str) -> DatasetCard | None:
+    """Return the card of a data set on the Hub, or of a copy whose files are at `path`.
+
+    The nearest README.md counts. One that states no licence is no card, except on the Hub.
+    """
+    folders = [path, *map(str, Path(path).parents)][:_LEVELS] if storage.is_local(path) else []
+    if repository := hub_names.repository(path):
+        folders = [repository]
+    for folder in folders:
+        with contextlib.suppress(OSError):  # there is none, or none that this account may read
+            text = storage.read_at_once(storage.join(folder, "README.md"))
+            licence = _stated_licence(text.decode("utf-8-sig", "replace"))
+            return DatasetCard(repository or Path(folder).absolute().name, licence)
+    return DatasetCard(repository, "") if repository else None
+
+
+def _stated_licence(text: str) -> str:
+    """Return the licence in the YAML head of a card; of several, each applies."""
+    import yaml
+
+    head = _HEAD.match(text)
+    try:
+        stated = yaml.safe_load("\n".join(_LICENCES.findall(head[1] if head else "")))
+    except yaml.YAMLError:
+        stated = None
+    if not isinstance(stated, dict):
+        return ""
+    given = stated.get("license_name") or stated.get("license") or stated.get("licenses")
+    names = [name for name in (given if isinstance(given, list) else [given]) if name != UNKNOWN]
+    return " AND ".join(licence_name(name) for name in names if isinstance(name, str))
