@@ -27,6 +27,7 @@ DISTRIBUTIONS = (Path(), Path("infra", "cloze-pretraining"))
 BIN = Path(sys.executable).parent
 # what a shell of a stranger holds, and where pip finds packages
 KEPT = ("PATH", "LANG", "TMPDIR", "PIP_CERT", "PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_CONSTRAINT")
+KEPT += ("PIP_EXTRA_INDEX_URL",)  # of torch without CUDA, where a runner's disk has no room for it
 
 
 def run(*command: str | Path, where: Path | None = None, env: dict[str, str] | None = None) -> str:
@@ -84,6 +85,19 @@ def urls(repository: str) -> str:
     places = {"Source": "", "Issues": "/issues", "Changelog": "/blob/main/CHANGELOG.md"}
     lines = [f'{name} = "{repository}{path}"' for name, path in places.items()]
     return "\n".join(["", "[project.urls]", *lines, ""])
+
+
+def missing(repository: str) -> list[str]:
+    """Return what only the publishing organisation can fill in, and has not (CONTRIBUTING.md)."""
+    lines = (REPOSITORY / ".github" / "CODEOWNERS").read_text().splitlines()
+    rules = [words for line in lines if (words := line.split("#")[0].split())]
+    is_address = re.fullmatch(r"https://[^\s\"/]+/[^\s\"]+", repository)
+    checks = {
+        "REPOSITORY_URL is no https:// address": is_address,
+        ".github/CODEOWNERS names no owner of *": any(len(r) > 1 and r[0] == "*" for r in rules),
+        ".github/CODEOWNERS still says OWNER": not any("OWNER" in " ".join(r) for r in rules),
+    }
+    return [sentence for sentence, is_filled in checks.items() if not is_filled]
 
 
 def build(place: Path, epoch: str) -> dict[str, bytes]:
@@ -161,6 +175,11 @@ def main() -> None:
         sys.exit("the working tree has changes; a release is of a commit")
     number = version()
     said = notes(number)
+    unfilled = missing(os.environ.get("REPOSITORY_URL", ""))
+    if unfilled and run("git", "tag", "--points-at", "HEAD").strip():
+        sys.exit(
+            f"a commit with a tag is published: {'; '.join(unfilled)} (CONTRIBUTING.md, Release)"
+        )
     epoch = run("git", "log", "-1", "--format=%ct").strip()
     with tempfile.TemporaryDirectory(prefix="cloze-release-") as scratch:
         first, second = (build(Path(scratch, name), epoch) for name in ("a", "b"))
@@ -180,6 +199,8 @@ def main() -> None:
     (dist / "SHA256SUMS").write_text("\n".join(hashes) + "\n")
     (dist / "notes.md").write_text(said)
     print(f"dist: {', '.join(path.name for path in sorted(dist.iterdir()))}; built twice, equal")
+    if unfilled:
+        print(f"a trial, not to be published: {'; '.join(unfilled)}")
 
 
 if __name__ == "__main__":

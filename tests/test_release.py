@@ -84,6 +84,48 @@ def test_a_release_names_the_repository_that_builds_it_and_invents_none() -> Non
         assert found["urls"]["Issues"] == "https://forge.example/org/cloze/issues"
 
 
+@pytest.mark.parametrize(
+    ("owners", "repository", "said"),
+    [
+        ("* @org/all\n/core/ @org/data  # text\n", "https://forge.example/org/cloze", []),
+        ("# * @OWNER/all\n", "https://forge.example/org/cloze", ["names no owner of *"]),
+        ("* @OWNER/all\n", "https://forge.example/org/cloze", ["still says OWNER"]),
+        ("* @org\n/core/ @OWNER\n", "https://forge.example/org/cloze", ["still says OWNER"]),
+        ("*\n", "https://forge.example/org/cloze", ["names no owner of *"]),
+        ("/core/ @org\n", "https://forge.example/org/cloze", ["names no owner of *"]),
+        ("* @org\n", "", ["REPOSITORY_URL"]),
+        ("* @org\n", "forge.example/org/cloze", ["REPOSITORY_URL"]),
+        ("* @org\n", 'https://forge.example/a"b c', ["REPOSITORY_URL"]),
+        ("* @org\n", "https:///", ["REPOSITORY_URL"]),
+        ("", "", ["REPOSITORY_URL", "names no owner of *"]),
+    ],
+)
+def test_what_the_publisher_has_not_filled_in_is_named(
+    owners: str,
+    repository: str,
+    said: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(release, "REPOSITORY", tmp_path)
+    (tmp_path / ".github").mkdir()
+    (tmp_path / ".github" / "CODEOWNERS").write_text(owners)
+    found = release.missing(repository)
+    assert len(found) == len(said)
+    assert all(part in sentence for part, sentence in zip(said, found, strict=True))
+
+
+def test_owners_are_of_paths_that_exist_one_a_line() -> None:
+    """A forge takes a second pattern of a line for an account, and skips the line."""
+    lines = (REPOSITORY / ".github" / "CODEOWNERS").read_text().splitlines()
+    rules = [line.lstrip("# ").split() for line in lines if "@" in line]
+    assert rules[0][0] == "*"
+    for pattern, *owners in rules:
+        assert (REPOSITORY / pattern.strip("/*")).exists(), pattern
+        assert owners
+        assert all(owner.startswith("@") for owner in owners), owners
+
+
 def test_every_place_names_one_version_and_the_changelog_tells_of_it() -> None:
     assert release.version() in (REPOSITORY / "CHANGELOG.md").read_text()
     assert len(release.notes(release.version()).splitlines()) > 20

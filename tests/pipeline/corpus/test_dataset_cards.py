@@ -116,7 +116,7 @@ def test_only_a_card_that_states_a_licence_is_told_of_and_changes_the_corpus(
 ) -> None:
     file = copied(tmp_path, None)
 
-    def listed(**values: str) -> tuple[list[str], dict[str, str]]:
+    def listed(**values: Any) -> tuple[list[str], dict[str, str]]:
         listing = list_sources([Source(kind="parquet", path=str(file), **values)])
         return listing.describe(), source_fingerprints(listing.slices)
 
