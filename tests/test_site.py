@@ -83,6 +83,17 @@ def test_what_is_typed_has_no_prompt() -> None:
         ), page
 
 
+def test_lists_within_lists_are_so_on_the_site_and_pages_are_linked() -> None:
+    """The site's Markdown takes an indent of less than four for the outer list."""
+    found = {}
+    for page in [*HOOK.parents[1].glob("*.md"), *HOOK.parent.rglob("*.md")]:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+        outer = re.findall(r"^ {1,3}(?:[-*+]|\d+\.) .*$", text, re.M)
+        bare = re.findall(r"(?<![\w`(\[/.])docs/[\w/-]+\.md(?![\w`])", text)
+        found |= {str(page.relative_to(HOOK.parents[1])): outer + bare} if outer + bare else {}
+    assert found == {}
+
+
 def test_no_cell_of_a_table_ends_within_code() -> None:
     """A forge ends a cell at each `|` that is not escaped, in code, too."""
     root, cut = HOOK.parents[1], []
