@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from cloze.core import hub_names, storage
@@ -156,52 +155,31 @@ def page_url(base: str, title: str) -> str:
     )
 
 
-class DatasetCard(NamedTuple):
-    """README.md of a data set: the directory's name, and the licence that its head states."""
-
-    name: str
-    licence: str  # empty: none
-
-    def describe(self) -> str:
-        """Return a sentence on the licence."""
-        if self.licence:
-            return f"{self.name} states the licence {self.licence}"
-        return f"{self.name} states no licence (field `licence` of the source records one)"
-
-
 _HEAD = re.compile(r"---\s*?\n(.*?)^---\s*?$", re.DOTALL | re.MULTILINE)
 # Heads list the columns of each configuration, up to megabytes: only these keys are parsed.
-_LICENCES = re.compile(r"^licenses?(?:_name)?:.*(?:\n(?:[ \t-].*|$))*", re.MULTILINE)
-_LEVELS = 4  # DIR/CONFIG/SPLIT/FILE lies three folders below the card
+_LICENCES = re.compile(r"^licenses?(?:_name)?:(?:[ \t].*|\s*?$)(?:\n(?:[ \t-].*|$))*", re.MULTILINE)
 
 
-def dataset_card(path: str) -> DatasetCard | None:
-    """Return the card of a data set on the Hub, or of a copy whose files are at `path`.
+def card_licence(path: str) -> tuple[str, str]:
+    """Return the name of a data set, and the licence that its card (README.md) states.
 
-    The nearest README.md counts. One that states no licence is no card, except on the Hub.
+    The card lies in a repository of the Hub, or up to three folders above the files of a copy
+    (CONFIG/SPLIT/FILE); the nearest counts. Without one that states a licence, a copy has no name.
     """
-    folders = [path, *map(str, Path(path).parents)][:_LEVELS] if storage.is_local(path) else []
-    if repository := hub_names.repository(path):
-        folders = [repository]
-    for folder in folders:
-        with contextlib.suppress(OSError):  # there is none, or none that this account may read
-            text = storage.read_at_once(storage.join(folder, "README.md"))
-            licence = _stated_licence(text.decode("utf-8-sig", "replace"))
-            return DatasetCard(repository or Path(folder).absolute().name, licence)
-    return DatasetCard(repository, "") if repository else None
-
-
-def _stated_licence(text: str) -> str:
-    """Return the licence in the YAML head of a card; of several, each applies."""
     import yaml
 
-    head = _HEAD.match(text)
-    try:
-        stated = yaml.safe_load("\n".join(_LICENCES.findall(head[1] if head else "")))
-    except yaml.YAMLError:
-        stated = None
-    if not isinstance(stated, dict):
-        return ""
-    given = stated.get("license_name") or stated.get("license") or stated.get("licenses")
-    names = [name for name in (given if isinstance(given, list) else [given]) if name != UNKNOWN]
-    return " AND ".join(licence_name(name) for name in names if isinstance(name, str))
+    repository = hub_names.repository(path)
+    folders = [path, *map(str, Path(path).parents)][:4] if storage.is_local(path) else []
+    for folder in [repository] if repository else folders:
+        with contextlib.suppress(OSError, yaml.YAMLError):  # none, or none that can be read
+            text = storage.read_at_once(storage.join(folder, "README.md"))
+            head = _HEAD.match(text.decode("utf-8-sig", "replace"))
+            stated = yaml.safe_load("\n".join(_LICENCES.findall(head[1] if head else ""))) or {}
+            given = stated.get("license_name") or stated.get("license") or stated.get("licenses")
+            names = given if isinstance(given, list) else [given]
+            # of several licences each applies
+            licence = " AND ".join(
+                licence_name(name) for name in names if isinstance(name, str) and name != UNKNOWN
+            )
+            return repository or (Path(folder).absolute().name if licence else ""), licence
+    return repository, ""

@@ -26,9 +26,8 @@ from cloze.core.errors import did_you_mean
 from cloze.core.plugins import hint
 from cloze.pipeline.corpus.provenance import (
     NOTHING_KNOWN,
-    DatasetCard,
     Origin,
-    dataset_card,
+    card_licence,
     licence_name,
     merge_origins,
 )
@@ -181,17 +180,15 @@ class Source(Values):
         return fields
 
     @cached_property
-    def card(self) -> DatasetCard | None:
-        """The card of the source's data set, if it has one and the config no licence."""
-        if self.licence or not (READERS.find(self.kind).has_columns or "://" in self.path):
-            return None
-        card = dataset_card(self.path)
-        return card if card and (card.licence or hub_names.repository(self.path)) else None
+    def card(self) -> tuple[str, str]:
+        """Name of the source's data set and the licence of its card, unless the config has one."""
+        may_have = READERS.find(self.kind).has_columns or "://" in self.path
+        return card_licence(self.path) if may_have and not self.licence else ("", "")
 
     @property
     def origin(self) -> Origin:
-        """Return the provenance given in the config; its card's licence if there is none."""
-        licence = self.licence or (self.card.licence if self.card else "")
+        """Return the provenance given in the config, with the card's licence if it has none."""
+        licence = self.licence or self.card[1]
         return Origin(name=self.name, url=self.url, date=self.date, licence=licence)
 
     def __hash__(self) -> int:
@@ -219,7 +216,7 @@ class SourceListing(NamedTuple):
     matching: dict[str, int]  # number of files that are read, by kind
     # by kind, the files below its sources that no source reads, by ending
     passed_over: dict[str, Counter[str]]
-    cards: tuple[DatasetCard, ...] = ()
+    cards: dict[str, str]  # the licence that a data set states, or ""
 
     def counters(self) -> dict[str, int]:
         """Return `passed_over/KIND/ENDING` for the manifest."""
@@ -232,7 +229,12 @@ class SourceListing(NamedTuple):
 
     def describe(self) -> list[str]:
         """Return a sentence for each kind with files that are passed over, and for each card."""
-        return [card.describe() for card in self.cards] + [
+        none = "no licence (field `licence` of the source records one)"
+        return [
+            f"{name} states {f'the licence {licence}' if licence else none}"
+            for name, licence in self.cards.items()
+            if name
+        ] + [
             f"{self.matching[kind]:,} of {self.matching[kind] + counts.total():,} files match "
             f"{kind}; {counts.total():,} others passed over ({describe_endings(counts)})"
             for kind, counts in self.passed_over.items()
@@ -279,7 +281,7 @@ def list_sources(sources: Iterable[Source]) -> SourceListing:
             kind: count_endings(name for path, name in names.items() if path not in paths)
             for kind, names in others.items()
         },
-        tuple(dict.fromkeys(source.card for source, *_ in listed if source.card)),
+        dict(source.card for source, *_ in listed),
     )
 
 
