@@ -112,6 +112,50 @@ def test_the_readme_lists_the_families() -> None:
     assert re.findall(r"[\w-]+", listed[2].replace(" and ", ", ")) == list(exportable())
 
 
+def test_first_pages_show_the_same_figures_of_one_day() -> None:
+    """The demo's table is in the README and in Get started, its figures again in their texts."""
+    root = HOOK.parents[1]
+    readme, start, tutorial = (
+        (root / name).read_text()
+        for name in ("README.md", "docs/get-started.md", "docs/tutorial.md")
+    )
+    table = re.findall(
+        r"^    ((?:node|vocab|dataset|pretrain|finetune|evaluate|report)  .*)$", readme, re.M
+    )
+    assert len(table) == 7
+    assert [line for line in table if f"\n{line}\n" not in start] == []
+    figures = dict(
+        re.findall(r"(held-out MLM|unigram entropy|accuracy|from_scratch) (\d\.\d+)", start)
+    )
+    told = start.partition("Each line is a stage")[2]
+    assert [figure for figure in figures.values() if figure not in told] == []
+    assert f"{figures['held-out MLM']}; unigram entropy {figures['unigram entropy']}" in readme
+    days = {
+        re.search(r"table \((\d{4}-\d\d-\d\d)", readme)[1],  # type: ignore[index]
+        re.search(r"\((\d{4}-\d\d-\d\d), two cores of an", start)[1],  # type: ignore[index]
+        re.search(r"printed on (\d{4}-\d\d-\d\d)", tutorial)[1],  # type: ignore[index]
+    }
+    assert len(days) == 1
+
+
+def test_the_tutorial_shows_one_run() -> None:
+    """A figure of a later step is the one that the run printed."""
+    text = (HOOK.parent / "tutorial.md").read_text()
+    (run,) = re.findall(r"^✓ corpus.*?^```", text, re.M | re.S)
+    rest = text.partition(run)[2]
+    loss, accuracy, scratch = (
+        re.search(rf"{name} (\d\.\d+)", run)[1]  # type: ignore[index]
+        for name in ("held-out MLM", "accuracy", "from_scratch")
+    )
+    assert f"to {float(loss):.2f} nats" in rest
+    assert re.search(rf"accuracy on the dev split is {accuracy}\. .* {scratch} from random", rest)
+    labels = re.findall(r"'label': '(\w+)', 'score': ([\d.]+)", rest)
+    assert len(labels) == 2
+    assert len(set(labels)) == 1  # what Cloze says is what transformers says
+    rows = re.search(r"([\d,]+) rows", run)[1]  # type: ignore[index]
+    assert f"row     12 of {rows}, train" in rest
+
+
 def test_each_promise_of_the_readme_names_tests_that_exist() -> None:
     root = HOOK.parents[1]
     (table,) = re.findall(r"^\| Promise .*?\n\n", (root / "README.md").read_text(), re.M | re.S)
