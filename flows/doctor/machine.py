@@ -283,6 +283,8 @@ def processor() -> Iterator[Finding]:
 
 def devices() -> Iterator[Finding]:
     """Check that torch sees all GPUs of the driver, and that NCCL is available for several."""
+    if not _is_installed("torch"):  # `packages` has said so
+        return
     try:
         process = _output(sys.executable, "-c", _TORCH, timeout=TORCH_TIMEOUT)
         driver_count = _driver_gpus()
