@@ -154,32 +154,31 @@ def python() -> Iterator[Finding]:
 def packages() -> Iterator[Finding]:
     """Check the required packages, known conflicts, and differences from the tested versions."""
     optional = dict(OPTIONAL)
-    absent = [extra for extra, names in EXTRAS.items() if not any(map(_is_installed, names))]
+    absent = [extra for extra, names in EXTRAS.items() if not any(map(_installed, names))]
     if len(absent) < len(EXTRAS):
         for extra in absent:
             optional |= dict.fromkeys(EXTRAS[extra], f"belongs to the extra {extra}")
+    tested, untested = _tested_requirements(), []
     for name in PACKAGES:
-        try:
-            yield _package(name, metadata.version(name))
-        except metadata.PackageNotFoundError:
-            if name in optional:
-                yield Finding(name, f"not installed ({optional[name]})")
-            else:
-                fix = f"pip install {_tested_requirements().get(name, name)}"
-                yield problem(name, "not installed", fix)
-    untested = [
-        f"{name} {metadata.version(name)} (tested: {tested})" for name, tested in _untested()
-    ]
+        if version := _installed(name):
+            yield _package(name, version)
+            if name in tested and version not in tested[name].specifier:
+                expected = str(tested[name].specifier).removeprefix("==")
+                untested.append(f"{name} {version} (tested: {expected})")
+        elif name in optional:
+            yield Finding(name, f"not installed ({optional[name]})")
+        else:
+            wanted = tested.get(name) or Requirement(name)
+            yield problem(name, "not installed", f"pip install {wanted.name}{wanted.specifier}")
     if untested:
         yield Finding("versions", f"not the tested ones: {', '.join(untested)}")
 
 
-def _is_installed(name: str) -> bool:
-    try:
-        metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return False
-    return True
+def _installed(name: str) -> str:
+    """Return the version of a package; "" if it is not installed."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(name)
+    return ""
 
 
 def _package(name: str, version: str) -> Finding:
@@ -190,30 +189,15 @@ def _package(name: str, version: str) -> Finding:
     return Finding(name, version)
 
 
-def _tested_requirements() -> dict[str, str]:
-    """Return package -> `name==version` of the constraints for this Python version."""
-    requirements = {}
-    for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines():
-        if line.strip() and not line.startswith("#"):
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate():
-                name = requirement.name.lower().replace("_", "-")
-                requirements[name] = f"{requirement.name}{requirement.specifier}"
-    return requirements
-
-
-def _untested() -> Iterator[tuple[str, str]]:
-    """Yield the packages whose installed version is not the tested one, and the tested one."""
-    tested = _tested_requirements()
-    for name in PACKAGES:
-        if name in tested:
-            requirement = Requirement(tested[name])
-            try:
-                installed = Version(metadata.version(name))
-            except metadata.PackageNotFoundError:
-                continue
-            if installed not in requirement.specifier:
-                yield name, str(requirement.specifier).removeprefix("==")
+def _tested_requirements() -> dict[str, Requirement]:
+    """Return the constraints for this Python version by package."""
+    lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
+    found = [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
+    return {
+        each.name.lower().replace("_", "-"): each
+        for each in found
+        if each.marker is None or each.marker.evaluate()
+    }
 
 
 # Tables with rows of plug-ins, and where they are: to see that each row can be imported.
@@ -283,7 +267,7 @@ def processor() -> Iterator[Finding]:
 
 def devices() -> Iterator[Finding]:
     """Check that torch sees all GPUs of the driver, and that NCCL is available for several."""
-    if not _is_installed("torch"):  # `packages` has said so
+    if not _installed("torch"):  # `packages` has said so
         return
     try:
         process = _output(sys.executable, "-c", _TORCH, timeout=TORCH_TIMEOUT)
