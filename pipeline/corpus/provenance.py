@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
@@ -176,10 +177,10 @@ def card_licence(path: str) -> tuple[str, str]:
             head = _HEAD.match(text.decode("utf-8-sig", "replace"))
             stated = yaml.safe_load("\n".join(_LICENCES.findall(head[1] if head else ""))) or {}
             given = stated.get("license_name") or stated.get("license") or stated.get("licenses")
-            names = given if isinstance(given, list) else [given]
-            # of several licences each applies
-            licence = " AND ".join(
-                licence_name(name) for name in names if isinstance(name, str) and name != UNKNOWN
-            )
+            parts = given.values() if isinstance(given, dict) else [given]  # by configuration
+            listed = itertools.chain(*(p if isinstance(p, list) else [p] for p in parts))
+            # each of several applies; what is unknown of a part stays
+            names = dict.fromkeys(licence_name(name) for name in listed if isinstance(name, str))
+            licence = " AND ".join(names if set(names) != {UNKNOWN} else ())
             return repository or (Path(folder).absolute().name if licence else ""), licence
     return repository, ""
