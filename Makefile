@@ -13,7 +13,7 @@ test test-all test-changed mutants soak operations tests-recorded: export PYTHON
 export DO_NOT_TRACK := 1
 export MLFLOW_DISABLE_TELEMETRY := true
 
-.PHONY: demo test test-all test-changed mutants soak operations tests-recorded recorded gpu check check-infra docs format install dev clean release audit \
+.PHONY: demo test test-all test-changed mutants soak operations tests-recorded recorded gpu check check-infra docs format install dev clean release lock audit \
 	images secrets up down backup restore
 
 install: $(VENV)/.installed
@@ -108,6 +108,10 @@ PYTHONS ?= $(PYTHON)
 RELEASE_TOOLS := build/release-tools
 release: $(RELEASE_TOOLS)/.installed
 	@$(RELEASE_TOOLS)/bin/python infra/release.py $(PYTHONS)
+
+# uv.lock, for `uv sync` with CUDA and without; it asks PyPI and download.pytorch.org.
+lock: $(RELEASE_TOOLS)/.installed
+	@$(RELEASE_TOOLS)/bin/uv lock
 
 # Known vulnerabilities of the pinned versions; it asks PyPI.
 audit: $(VENV)/.installed-dev

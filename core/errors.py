@@ -23,6 +23,7 @@ import lzma
 import posixpath
 import re
 import shlex
+import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -228,15 +229,20 @@ _EXTRAS = {
 }
 
 
+def missing_extra(error: BaseException) -> str:
+    """Return the extra whose package an import has not found; "" if the error is another one."""
+    module = str(error.name).partition(".")[0] if isinstance(error, ImportError) else ""
+    if getattr(sys.modules.get(module), "__file__", ""):  # it is here, in another version
+        return ""
+    return next((extra for extra, names in _EXTRAS.items() if module in names.split()), "")
+
+
 def describe_missing_package(error: ImportError) -> str:
     """Return which package is missing, and which extra of the distribution installs it."""
-    module = (error.name or "").partition(".")[0]
-    extras = [extra for extra, modules in _EXTRAS.items() if module in modules.split()]
-    if not extras:
+    if not (extra := missing_extra(error)):
         return f"{error}; install the package that provides it"
-    return (
-        f"{module} is not installed here; run `pip install 'cloze-pretraining-base[{extras[0]}]'`"
-    )
+    module = str(error.name).partition(".")[0]
+    return f"{module} is not installed here; run `pip install 'cloze-pretraining-base[{extra}]'`"
 
 
 def require_packages(*modules: str) -> None:

@@ -16,6 +16,7 @@ from cloze.core.errors import UsageError
 
 KIND = "hf"
 PREFIX = f"{KIND}="
+DATASETS = "hf://datasets/"
 BRANCH = "refs%2Fconvert%2Fparquet"
 ONLY_CONFIG = "default"  # the Hub's name where a data set has one configuration
 _NAME = re.compile(r"([\w.-]+/)?[\w.-]+(@[^:@]+)?(:[^/:@\s]+(/[^/:@\s]+)?)?")
@@ -37,7 +38,13 @@ def hub_url(path: str) -> str:
     repository, _, part = name.partition(":")
     repository, _, revision = repository.partition("@")
     revision = revision.replace("/", "%2F") or BRANCH
-    return f"hf://datasets/{repository}@{revision}/{part or ONLY_CONFIG}"
+    return f"{DATASETS}{repository}@{revision}/{part or ONLY_CONFIG}"
+
+
+def repository(path: str) -> str:
+    """Return the URL of the data set that a URL of the Hub is in; empty for other paths."""
+    match = re.match(rf"{DATASETS}[^/@]+(/[^/@]+)?", path)
+    return match[0] if match else ""
 
 
 def hub_source(source: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,7 +58,7 @@ def hub_source(source: Mapping[str, Any]) -> dict[str, Any]:
 
 def describe_siblings(path: str) -> str:
     """Return a clause that names the configurations or splits beside a missing one of the Hub."""
-    if not path.startswith("hf://datasets/") or path.count("/") < 5:
+    if not path.startswith(DATASETS) or path.count("/") < 5:
         return ""
     directory, name = posixpath.split(path.rstrip("/"))
     names = [own for own in storage.list_names(directory, only_directories=True) if own != name]

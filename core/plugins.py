@@ -17,7 +17,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, TypeVar, cast
 
-from cloze.core.errors import UsageError, did_you_mean
+from cloze.core.errors import UsageError, describe_missing_package, did_you_mean, missing_extra
 
 STAGE_TABLES = ("stages", "tools")  # whose rows are stages
 GROUP = "cloze.plugins"  # of entry points
@@ -195,6 +195,8 @@ class Table(MutableMapping[str, T]):
         try:
             return cast("T", resolve_name(row.reference))
         except Exception as error:
+            if missing_extra(error):  # of Cloze: no fault of the package
+                raise PluginError(describe_missing_package(cast("ImportError", error))) from error
             fault = (
                 f"{self.what} {name!r} of {self._owners[name]} cannot be imported: "
                 f"{type(error).__name__}: {error}"

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import zipfile
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
@@ -27,6 +28,7 @@ DISTRIBUTIONS = (Path(), Path("infra", "cloze-pretraining"))
 BIN = Path(sys.executable).parent
 # what a shell of a stranger holds, and where pip finds packages
 KEPT = ("PATH", "LANG", "TMPDIR", "PIP_CERT", "PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_CONSTRAINT")
+KEPT += ("PIP_EXTRA_INDEX_URL",)  # of torch without CUDA, where a runner's disk has no room for it
 
 
 def run(*command: str | Path, where: Path | None = None, env: dict[str, str] | None = None) -> str:
@@ -86,6 +88,53 @@ def urls(repository: str) -> str:
     return "\n".join(["", "[project.urls]", *lines, ""])
 
 
+def missing(repository: str) -> list[str]:
+    """Return what only the publishing organisation can fill in, and has not (CONTRIBUTING.md)."""
+    lines = (REPOSITORY / ".github" / "CODEOWNERS").read_text().splitlines()
+    rules = [words for line in lines if (words := line.split("#")[0].split())]
+    is_address = re.fullmatch(r"https://[^\s\"/]+/[^\s\"]+", repository)
+    checks = {
+        "REPOSITORY_URL is no https:// address": is_address,
+        ".github/CODEOWNERS names no owner of *": any(len(r) > 1 and r[0] == "*" for r in rules),
+        ".github/CODEOWNERS still says OWNER": not any("OWNER" in " ".join(r) for r in rules),
+    }
+    return [sentence for sentence, is_filled in checks.items() if not is_filled]
+
+
+def absolute(readme: str, repository: str, number: str) -> str:
+    """Return a page whose links to files lead to the release's tag: PyPI shows it without them."""
+
+    def link(match: re.Match[str]) -> str:
+        kind = "raw" if match[1] else "blob"
+        return f"{match[1]}[{match[2]}]({repository}/{kind}/v{number}/{match[3]})"
+
+    if not repository:
+        return readme
+    return re.sub(r"(!?)\[([^]\[]*)\]\((?![a-z]+:|#)([^)\s]+)\)", link, readme)
+
+
+def check_contents(wheel: bytes, tracked: list[str]) -> None:
+    """End the release unless the wheel holds the packages and their data, and nothing else.
+
+    A file that is tracked and not packed is a template or a table that an installed Cloze misses.
+    """
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        packed = {name for name in archive.namelist() if ".dist-info/" not in name}
+    wanted = set()
+    for name in tracked:
+        top, _, below = name.partition("/")
+        if top in ("samples", "prefect.yaml", "constraints.txt"):
+            wanted.add(f"cloze/flows/data/{name}")
+        elif top == "src":
+            wanted.add(below)
+        elif top in ("core", "pipeline", "model", "flows", "labs"):
+            wanted.add(f"cloze/{name}")
+    wanted.discard("cloze/labs/README.md")  # for those who read the repository
+    if packed != wanted:
+        lost, foreign = sorted(wanted - packed)[:5], sorted(packed - wanted)[:5]
+        sys.exit(f"the wheel misses {lost} and holds {foreign}, which are no files of the packages")
+
+
 def build(place: Path, epoch: str) -> dict[str, bytes]:
     """Return name -> bytes of the archives built from the commit's files, below `place`."""
     files = subprocess.run(
@@ -94,10 +143,13 @@ def build(place: Path, epoch: str) -> dict[str, bytes]:
     with tarfile.open(fileobj=io.BytesIO(files.stdout)) as archive:
         archive.extractall(place / "source", filter="tar")
     env = os.environ | {"SOURCE_DATE_EPOCH": epoch}
+    repository = os.environ.get("REPOSITORY_URL", "")
+    readme = place / "source" / "README.md"
+    readme.write_text(absolute(readme.read_text(), repository, version()))
     for folder in DISTRIBUTIONS:
         source = place / "source" / folder
         with (source / "pyproject.toml").open("a") as file:
-            file.write(urls(os.environ.get("REPOSITORY_URL", "")))
+            file.write(urls(repository))
         run(BIN / "python", "-m", "build", "--outdir", place / "dist", source, env=env)
     archives = {path.name: path.read_bytes() for path in sorted((place / "dist").iterdir())}
     return {
@@ -161,10 +213,21 @@ def main() -> None:
         sys.exit("the working tree has changes; a release is of a commit")
     number = version()
     said = notes(number)
+    unfilled = missing(os.environ.get("REPOSITORY_URL", ""))
+    if unfilled and run("git", "tag", "--points-at", "HEAD").strip():
+        sys.exit(
+            f"a commit with a tag is published: {'; '.join(unfilled)} (CONTRIBUTING.md, Release)"
+        )
     epoch = run("git", "log", "-1", "--format=%ct").strip()
     with tempfile.TemporaryDirectory(prefix="cloze-release-") as scratch:
         first, second = (build(Path(scratch, name), epoch) for name in ("a", "b"))
         compared(first, second)
+        (wheel,) = (
+            name
+            for name in first
+            if name.startswith("cloze_pretraining_base") and name.endswith(".whl")
+        )
+        check_contents(first[wheel], run("git", "ls-files").splitlines())
         dist = REPOSITORY / "dist"
         shutil.rmtree(dist, ignore_errors=True)
         dist.mkdir()
@@ -180,6 +243,8 @@ def main() -> None:
     (dist / "SHA256SUMS").write_text("\n".join(hashes) + "\n")
     (dist / "notes.md").write_text(said)
     print(f"dist: {', '.join(path.name for path in sorted(dist.iterdir()))}; built twice, equal")
+    if unfilled:
+        print(f"a trial, not to be published: {'; '.join(unfilled)}")
 
 
 if __name__ == "__main__":

@@ -5,9 +5,11 @@ from __future__ import annotations
 import gzip
 import importlib.util
 import io
+import re
 import subprocess
 import tarfile
 import tomllib
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -82,6 +84,88 @@ def test_a_release_names_the_repository_that_builds_it_and_invents_none() -> Non
         assert tomllib.loads(text + release.urls(""))["project"].get("urls") is None
         found = tomllib.loads(text + release.urls("https://forge.example/org/cloze"))["project"]
         assert found["urls"]["Issues"] == "https://forge.example/org/cloze/issues"
+
+
+@pytest.mark.parametrize(
+    ("owners", "repository", "said"),
+    [
+        ("* @org/all\n/core/ @org/data  # text\n", "https://forge.example/org/cloze", []),
+        ("# * @OWNER/all\n", "https://forge.example/org/cloze", ["names no owner of *"]),
+        ("* @OWNER/all\n", "https://forge.example/org/cloze", ["still says OWNER"]),
+        ("* @org\n/core/ @OWNER\n", "https://forge.example/org/cloze", ["still says OWNER"]),
+        ("*\n", "https://forge.example/org/cloze", ["names no owner of *"]),
+        ("/core/ @org\n", "https://forge.example/org/cloze", ["names no owner of *"]),
+        ("* @org\n", "", ["REPOSITORY_URL"]),
+        ("* @org\n", "forge.example/org/cloze", ["REPOSITORY_URL"]),
+        ("* @org\n", 'https://forge.example/a"b c', ["REPOSITORY_URL"]),
+        ("* @org\n", "https:///", ["REPOSITORY_URL"]),
+        ("", "", ["REPOSITORY_URL", "names no owner of *"]),
+    ],
+)
+def test_what_the_publisher_has_not_filled_in_is_named(
+    owners: str,
+    repository: str,
+    said: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(release, "REPOSITORY", tmp_path)
+    (tmp_path / ".github").mkdir()
+    (tmp_path / ".github" / "CODEOWNERS").write_text(owners)
+    found = release.missing(repository)
+    assert len(found) == len(said)
+    assert all(part in sentence for part, sentence in zip(said, found, strict=True))
+
+
+def test_owners_are_of_paths_that_exist_one_a_line() -> None:
+    """A forge takes a second pattern of a line for an account, and skips the line."""
+    lines = (REPOSITORY / ".github" / "CODEOWNERS").read_text().splitlines()
+    rules = [line.lstrip("# ").split() for line in lines if "@" in line]
+    assert rules[0][0] == "*"
+    for pattern, *owners in rules:
+        assert (REPOSITORY / pattern.strip("/*")).exists(), pattern
+        assert owners
+        assert all(owner.startswith("@") for owner in owners), owners
+
+
+def test_the_page_on_pypi_leads_to_the_files_of_the_tag() -> None:
+    home = "https://forge.example/org/cloze"
+    text = (REPOSITORY / "README.md").read_text()
+    page = release.absolute(text, home, "1.2.3")
+    links = re.findall(r"\]\(([^)]+)\)", page)
+    assert len(links) == len(re.findall(r"\]\(([^)]+)\)", text)) > 20
+    assert [link for link in links if not link.startswith(("https://", "#"))] == []
+    assert f"![The report of the demo]({home}/raw/v1.2.3/docs/images/report.png)" in page
+    assert f"]({home}/blob/v1.2.3/docs/explanation/resume.md#kill-tests)" in page
+    assert release.absolute(text, "", "1.2.3") == text  # none is invented
+
+
+TRACKED = ["core/a.py", "labs/x/README.md", "labs/README.md", "src/cloze/py.typed", "samples/t.tsv"]
+PACKED = ["cloze/core/a.py", "cloze/labs/x/README.md", "cloze/py.typed"]
+PACKED += ["cloze/flows/data/samples/t.tsv"]
+
+
+@pytest.mark.parametrize(
+    ("more", "packed", "refused"),
+    [
+        (["docs/a.md", "tests/a.py", "infra/a.py"], ["cloze-1.dist-info/RECORD"], ""),
+        (["flows/report/templates/new.html"], [], r"misses \['cloze/flows/report/templates/new"),
+        (["pyproject.toml"], ["tests/a.py"], r"holds \['tests/a.py'\]"),
+        ([], ["cloze/core/.env"], r"holds \['cloze/core/.env'\]"),
+    ],
+)
+def test_a_wheel_holds_the_packages_and_nothing_else(
+    more: list[str], packed: list[str], refused: str
+) -> None:
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w") as wheel:
+        for name in PACKED + packed:
+            wheel.writestr(name, "")
+    if refused:
+        with pytest.raises(SystemExit, match=refused):
+            release.check_contents(content.getvalue(), TRACKED + more)
+    else:
+        release.check_contents(content.getvalue(), TRACKED + more)
 
 
 def test_every_place_names_one_version_and_the_changelog_tells_of_it() -> None:

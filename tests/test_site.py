@@ -83,6 +83,17 @@ def test_what_is_typed_has_no_prompt() -> None:
         ), page
 
 
+def test_lists_within_lists_are_so_on_the_site_and_pages_are_linked() -> None:
+    """The site's Markdown takes an indent of less than four for the outer list."""
+    found = {}
+    for page in [*HOOK.parents[1].glob("*.md"), *HOOK.parent.rglob("*.md")]:
+        text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S)
+        outer = re.findall(r"^ {1,3}(?:[-*+]|\d+\.) .*$", text, re.M)
+        bare = re.findall(r"(?<![\w`(\[/.])docs/[\w/-]+\.md(?![\w`])", text)
+        found |= {str(page.relative_to(HOOK.parents[1])): outer + bare} if outer + bare else {}
+    assert found == {}
+
+
 def test_no_cell_of_a_table_ends_within_code() -> None:
     """A forge ends a cell at each `|` that is not escaped, in code, too."""
     root, cut = HOOK.parents[1], []
@@ -99,6 +110,50 @@ def test_the_readme_lists_the_families() -> None:
     assert listed
     assert int(listed[1]) == len(exportable())
     assert re.findall(r"[\w-]+", listed[2].replace(" and ", ", ")) == list(exportable())
+
+
+def test_first_pages_show_the_same_figures_of_one_day() -> None:
+    """The demo's table is in the README and in Get started, its figures again in their texts."""
+    root = HOOK.parents[1]
+    readme, start, tutorial = (
+        (root / name).read_text()
+        for name in ("README.md", "docs/get-started.md", "docs/tutorial.md")
+    )
+    table = re.findall(
+        r"^    ((?:node|vocab|dataset|pretrain|finetune|evaluate|report)  .*)$", readme, re.M
+    )
+    assert len(table) == 7
+    assert [line for line in table if f"\n{line}\n" not in start] == []
+    figures = dict(
+        re.findall(r"(held-out MLM|unigram entropy|accuracy|from_scratch) (\d\.\d+)", start)
+    )
+    told = start.partition("Each line is a stage")[2]
+    assert [figure for figure in figures.values() if figure not in told] == []
+    assert f"{figures['held-out MLM']}; unigram entropy {figures['unigram entropy']}" in readme
+    days = {
+        re.search(r"table \((\d{4}-\d\d-\d\d)", readme)[1],  # type: ignore[index]
+        re.search(r"\((\d{4}-\d\d-\d\d), two cores of an", start)[1],  # type: ignore[index]
+        re.search(r"printed on (\d{4}-\d\d-\d\d)", tutorial)[1],  # type: ignore[index]
+    }
+    assert len(days) == 1
+
+
+def test_the_tutorial_shows_one_run() -> None:
+    """A figure of a later step is the one that the run printed."""
+    text = (HOOK.parent / "tutorial.md").read_text()
+    (run,) = re.findall(r"^✓ corpus.*?^```", text, re.M | re.S)
+    rest = text.partition(run)[2]
+    loss, accuracy, scratch = (
+        re.search(rf"{name} (\d\.\d+)", run)[1]  # type: ignore[index]
+        for name in ("held-out MLM", "accuracy", "from_scratch")
+    )
+    assert f"to {float(loss):.2f} nats" in rest
+    assert re.search(rf"accuracy on the dev split is {accuracy}\. .* {scratch} from random", rest)
+    labels = re.findall(r"'label': '(\w+)', 'score': ([\d.]+)", rest)
+    assert len(labels) == 2
+    assert len(set(labels)) == 1  # what Cloze says is what transformers says
+    rows = re.search(r"([\d,]+) rows", run)[1]  # type: ignore[index]
+    assert f"row     12 of {rows}, train" in rest
 
 
 def test_each_promise_of_the_readme_names_tests_that_exist() -> None:

@@ -145,31 +145,31 @@ def python() -> Iterator[Finding]:
 def packages() -> Iterator[Finding]:
     """Check the required packages, known conflicts, and differences from the tested versions."""
     optional = dict(OPTIONAL)
-    absent = [extra for extra, names in EXTRAS.items() if not any(map(_version, names))]
+    absent = [extra for extra, names in EXTRAS.items() if not any(map(_installed, names))]
     if len(absent) < len(EXTRAS):
         for extra in absent:
             optional |= dict.fromkeys(EXTRAS[extra], f"belongs to the extra {extra}")
     tested, untested = _tested_requirements(), []
     for name in PACKAGES:
-        if (version := _version(name)) is not None:
+        if version := _installed(name):
             yield _package(name, version)
-            specifier = Requirement(tested.get(name, name)).specifier
-            if Version(version) not in specifier:
-                usual = str(specifier).removeprefix("==")
-                untested.append(f"{name} {version} (tested: {usual})")
+            if name in tested and version not in tested[name].specifier:
+                expected = str(tested[name].specifier).removeprefix("==")
+                untested.append(f"{name} {version} (tested: {expected})")
         elif name in optional:
             yield Finding(name, f"not installed ({optional[name]})")
         else:
-            yield problem(name, "not installed", f"pip install {tested.get(name, name)}")
+            wanted = tested.get(name) or Requirement(name)
+            yield problem(name, "not installed", f"pip install {wanted.name}{wanted.specifier}")
     if untested:
         yield Finding("versions", f"not the tested ones: {', '.join(untested)}")
 
 
-def _version(name: str) -> str | None:
-    """Return the version of an installed package."""
+def _installed(name: str) -> str:
+    """Return the version of a package; "" if it is not installed."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
-    return None
+    return ""
 
 
 def _package(name: str, version: str) -> Finding:
@@ -180,16 +180,15 @@ def _package(name: str, version: str) -> Finding:
     return Finding(name, version)
 
 
-def _tested_requirements() -> dict[str, str]:
-    """Return package -> `name==version` of the constraints for this Python version."""
-    requirements = {}
-    for line in CONSTRAINTS.read_text(encoding="utf-8").splitlines():
-        if line.strip() and not line.startswith("#"):
-            requirement = Requirement(line)
-            if requirement.marker is None or requirement.marker.evaluate():
-                name = requirement.name.lower().replace("_", "-")
-                requirements[name] = f"{requirement.name}{requirement.specifier}"
-    return requirements
+def _tested_requirements() -> dict[str, Requirement]:
+    """Return the constraints for this Python version by package."""
+    lines = CONSTRAINTS.read_text(encoding="utf-8").splitlines()
+    found = [Requirement(line) for line in lines if line.strip() and not line.startswith("#")]
+    return {
+        each.name.lower().replace("_", "-"): each
+        for each in found
+        if each.marker is None or each.marker.evaluate()
+    }
 
 
 # Tables with rows of plug-ins, and where they are: to see that each row can be imported.
@@ -260,6 +259,8 @@ def processor() -> Iterator[Finding]:
 
 def devices() -> Iterator[Finding]:
     """Check that torch sees all GPUs of the driver, and that NCCL is available for several."""
+    if not _installed("torch"):  # `packages` has said so
+        return
     try:
         process = _output(sys.executable, "-c", _TORCH, timeout=TORCH_TIMEOUT)
         driver_count = _driver_gpus()

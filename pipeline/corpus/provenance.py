@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from urllib.parse import urlsplit
+
+from cloze.core import hub_names, storage
 
 UNKNOWN = "unknown"
 """Name of a missing licence."""
@@ -149,3 +154,33 @@ def page_url(base: str, title: str) -> str:
         f"{before}{separator}"
         f"{_RESERVED.sub(lambda match: f'%{ord(match[0]):02X}', title.replace(' ', '_'))}"
     )
+
+
+_HEAD = re.compile(r"---\s*?\n(.*?)^---\s*?$", re.DOTALL | re.MULTILINE)
+# Heads list the columns of each configuration, up to megabytes: only these keys are parsed.
+_LICENCES = re.compile(r"^licenses?(?:_name)?:(?:[ \t].*|\s*?$)(?:\n(?:[ \t-].*|$))*", re.MULTILINE)
+
+
+def card_licence(path: str) -> tuple[str, str]:
+    """Return the name of a data set, and the licence that its card (README.md) states.
+
+    The card lies in a repository of the Hub, or up to three folders above the files of a copy
+    (CONFIG/SPLIT/FILE); the nearest counts. Without one that states a licence, a copy has no name.
+    """
+    import yaml
+
+    repository = hub_names.repository(path)
+    folders = [path, *map(str, Path(path).parents)][:4] if storage.is_local(path) else []
+    for folder in [repository] if repository else folders:
+        with contextlib.suppress(OSError, yaml.YAMLError):  # none, or none that can be read
+            text = storage.read_at_once(storage.join(folder, "README.md"))
+            head = _HEAD.match(text.decode("utf-8-sig", "replace"))
+            stated = yaml.safe_load("\n".join(_LICENCES.findall(head[1] if head else ""))) or {}
+            given = stated.get("license_name") or stated.get("license") or stated.get("licenses")
+            parts = given.values() if isinstance(given, dict) else [given]  # by configuration
+            listed = itertools.chain(*(p if isinstance(p, list) else [p] for p in parts))
+            # each of several applies; what is unknown of a part stays
+            names = dict.fromkeys(licence_name(name) for name in listed if isinstance(name, str))
+            licence = " AND ".join(names if set(names) != {UNKNOWN} else ())
+            return repository or (Path(folder).absolute().name if licence else ""), licence
+    return repository, ""

@@ -14,6 +14,7 @@ import posixpath
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
@@ -23,7 +24,13 @@ from cloze.core.artifacts import fingerprints
 from cloze.core.config import InputPath, Values
 from cloze.core.errors import did_you_mean
 from cloze.core.plugins import hint
-from cloze.pipeline.corpus.provenance import NOTHING_KNOWN, Origin, licence_name, merge_origins
+from cloze.pipeline.corpus.provenance import (
+    NOTHING_KNOWN,
+    Origin,
+    card_licence,
+    licence_name,
+    merge_origins,
+)
 from cloze.pipeline.corpus.readers import READERS
 from cloze.pipeline.corpus.readers.base import Slice, count_endings, describe_endings
 from cloze.pipeline.corpus.readers.records import FIELDS
@@ -172,13 +179,20 @@ class Source(Values):
                 raise ValueError(f"unknown field {name!r}; {did_you_mean(name, FIELDS)}")
         return fields
 
+    @cached_property
+    def card(self) -> tuple[str, str]:
+        """Name of the source's data set and the licence of its card, unless the config has one."""
+        may_have = READERS.find(self.kind).has_columns or "://" in self.path
+        return card_licence(self.path) if may_have and not self.licence else ("", "")
+
     @property
     def origin(self) -> Origin:
-        """Return the provenance given in the config."""
-        return Origin(name=self.name, url=self.url, date=self.date, licence=self.licence)
+        """Return the provenance given in the config, with the card's licence if it has none."""
+        licence = self.licence or self.card[1]
+        return Origin(name=self.name, url=self.url, date=self.date, licence=licence)
 
     def __hash__(self) -> int:
-        return hash((self.kind, self.path, tuple(sorted(self.fields.items())), self.origin))
+        return hash((self.kind, self.path, tuple(sorted(self.fields.items())), self.name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +216,7 @@ class SourceListing(NamedTuple):
     matching: dict[str, int]  # number of files that are read, by kind
     # by kind, the files below its sources that no source reads, by ending
     passed_over: dict[str, Counter[str]]
+    cards: dict[str, str]  # the licence that a data set states, or ""
 
     def counters(self) -> dict[str, int]:
         """Return `passed_over/KIND/ENDING` for the manifest."""
@@ -213,8 +228,13 @@ class SourceListing(NamedTuple):
         }
 
     def describe(self) -> list[str]:
-        """Return a sentence for each kind with files that are passed over."""
+        """Return a sentence for each kind with files that are passed over, and for each card."""
+        none = "no licence (field `licence` of the source records one)"
         return [
+            f"{name} states {f'the licence {licence}' if licence else none}"
+            for name, licence in self.cards.items()
+            if name
+        ] + [
             f"{self.matching[kind]:,} of {self.matching[kind] + counts.total():,} files match "
             f"{kind}; {counts.total():,} others passed over ({describe_endings(counts)})"
             for kind, counts in self.passed_over.items()
@@ -261,6 +281,7 @@ def list_sources(sources: Iterable[Source]) -> SourceListing:
             kind: count_endings(name for path, name in names.items() if path not in paths)
             for kind, names in others.items()
         },
+        dict(source.card for source, *_ in listed),
     )
 
 

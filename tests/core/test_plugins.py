@@ -70,6 +70,11 @@ BROKEN = {
     "a declaration with a fault": ("def (", {}, "SyntaxError"),
     "something else": ("PLUGIN = 3", {}, "is no cloze.core.plugins.Plugin"),
     "a row without a module": (declared("bad", ROWS % ("bad", "bad.it", "")), {}, "bad.it"),
+    "a row that asks an extra's package for what it has not": (
+        declared("bad", ROWS % ("bad", "bad.it", "")),
+        {"it": "import tokenizers.nowhere"},
+        "No module named 'tokenizers.nowhere'",
+    ),
     "a row that fails": (
         declared("bad", ROWS % ("bad", "bad.it", "")),
         {"it": "1 / 0"},
@@ -94,6 +99,24 @@ def test_a_broken_package_loses_its_own_rows_only(site: Path, kind: str) -> None
             UsageError, match=r"'bad' of plug-in bad \(bad 1.0\) cannot be imported"
         ):
             made.find("bad")
+
+
+@pytest.mark.parametrize(
+    ("module", "extra"), [("torch", "train"), ("mlflow", "flows"), ("apache_beam", "data")]
+)
+def test_a_row_that_needs_an_extra_of_cloze_is_no_fault_of_its_package(
+    site: Path, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A host may have one extra and not another: nothing is to be updated or uninstalled."""
+    row = {"it": f"import {module}.nn\nVALUE = 1"}
+    install(site, "bad", declared("bad", ROWS % ("bad", "bad.it", "")), row)
+    monkeypatch.setitem(sys.modules, module, None)
+    made = table()
+    with pytest.raises(UsageError, match=rf"{module} is not installed.*\[{extra}\]") as told:
+        made.find("bad")
+    assert "uninstall" not in str(told.value)
+    assert set(made.loaded()) == set(OWN)
+    assert not plugins.faults
 
 
 def test_a_name_given_twice_is_said_and_the_first_one_stays(site: Path) -> None:

@@ -132,6 +132,13 @@ def test_an_extra_that_is_missing_as_a_whole(installed: dict[str, str]) -> None:
     assert found["mlflow"] == bad("mlflow", "not installed", "pip install MLflow==1.0")
 
 
+def test_a_host_without_the_extra_train_has_no_devices_to_check(installed: dict[str, str]) -> None:
+    del installed["torch"], installed["deepspeed"]
+    installed["fastapi"] = "0.1"
+    assert rows(machine.devices) == []
+    assert all(row["ok"] for row in rows(machine.packages))
+
+
 def test_plug_ins(monkeypatch: pytest.MonkeyPatch) -> None:
     def one(name: str, version: str, **tables: dict[str, str]) -> Any:
         plugin = SimpleNamespace(name=name, rows=tables)

@@ -71,3 +71,21 @@ def test_one_night_is_a_sentence_and_no_plot(tmp_path: Path) -> None:
     page = write_trend(journal, "UTC").read_text()
     assert page.count("<svg") == 2
     assert "One night" not in page
+
+
+def test_a_long_path_of_a_sentence_breaks_after_its_slashes(tmp_path: Path) -> None:
+    """Browsers break it between letters elsewhere, where a column is narrow."""
+    journal = Journal(tmp_path)
+    path = "/data/team/runs/demo/finetune-0123456789ab/_logs/rank0.log"
+    journal.append(
+        night(
+            champion(1, since=1.5),
+            results=[result(1, 0.8)],
+            candidate=champion(1).key,
+            why=f"promoted; see {path}",
+            failed={champion(3).key: f"rank 0 failed; see {path}"},
+        )
+    )
+    page = write_trend(journal, "UTC").read_text()
+    assert page.count(path.replace("/", "/<wbr>")) == page.count("see /<wbr>") >= 2
+    assert f"see {path}" not in page
