@@ -230,6 +230,7 @@ TABLES = {
     "families": "cloze.model.families.registry:FAMILIES",
     "objectives": "cloze.model.objectives:OBJECTIVES",
     "companions": "cloze.model.train.spec.companions:COMPANIONS",
+    "gpu_levers": "cloze.core.stages.execution:GPU_LEVERS",
     "optimizers": "cloze.model.train.optimizers:OPTIMIZERS",
     "task_kinds": "cloze.model.tasks.table:KINDS",
     "task_formats": "cloze.model.tasks.options:FORMATS",

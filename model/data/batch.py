@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cloze.core.ragged import I64
-from cloze.model.data.layouts import MULTIPLE, LayoutKind, Sequences, make_layout
+from cloze.model.data.layouts import MULTIPLE, LayoutKind, Sequences, fixed_size, make_layout
 from cloze.model.data.rows import MaskedRows
 from cloze.model.data.transforms import RowTransform
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
@@ -173,6 +173,11 @@ def collate(
     count = len(rows.lengths)
     padded = -(-int(rows.lengths.max()) // MULTIPLE) * MULTIPLE
     length = min(longest, padded) if fixed_predictions is None else longest
+    predictions = None if fixed_predictions is None else count * fixed_predictions
+    if layout == "fixed" and fixed_predictions is not None:
+        # Rows round their predictions to whole ones: by half of one each.
+        share, tokens = fixed_predictions / longest, fixed_size(int(rows.lengths.sum()))
+        predictions = -(-int(share * tokens + count / 2) // MULTIPLE) * MULTIPLE
     columns = np.arange(length)
     real = columns < rows.lengths[:, None]
     input_ids = np.full((count, length), pad, np.int64)
@@ -182,9 +187,9 @@ def collate(
     # Before the replacements are written: labels are the original tokens.
     labels = flat_ids[masked]
     flat_ids[masked] = rows.replacements
-    masked_positions, masked_labels = filled(
-        masked, labels, None if fixed_predictions is None else count * fixed_predictions
-    )
+    if predictions is not None and len(masked) > predictions:
+        predictions = None
+    masked_positions, masked_labels = filled(masked, labels, predictions)
     sequences = Sequences.of(rows, length, causal)
     is_first = np.zeros((count, length), np.bool_)
     is_first.reshape(-1)[sequences.first] = True

@@ -200,7 +200,7 @@ def _source(start: Start, model: BuiltModel) -> DatasetSource:
         batches=config.batches,
         micro_batch=model.plan.micro_batch,
         thinning=thinning,
-        fixed_predictions=train.most_predictions() if model.has_fixed_shape else None,
+        fixed_predictions=train.most_predictions() if model.has_fixed_sizes else None,
         layout=model.layout,
         directions=start.directions,
         start_position=start.start_position,

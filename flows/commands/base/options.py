@@ -291,7 +291,8 @@ SINGLE_DEVICE_FIELDS = {
 EXECUTION = {
     "Logging and evaluation": "-profile_steps",
     "Checkpoints": "*checkpoint_every -keep_checkpoints",
-    "Memory and speed": "engine zero offload *micro_batch activation_checkpointing compile",
+    "Memory and speed": "engine zero offload *micro_batch activation_checkpointing compile"
+    " -gpu_levers",
     "Processes and hosts": "*processes *launcher -resources *hostfile nodes"
     " -ssh_options slurm_options kubernetes_options device gpu_ids threads",
     "Failures": "restarts min_nodes -min_processes -timeout_minutes grace_seconds -hang_seconds",

@@ -66,15 +66,21 @@ class PretrainModule(TrainModule):
         self.device_type = device_type
         self.set_compiled(compiled)
 
-    def set_compiled(self, compiled: bool) -> None:
-        """Compile training steps from the next one on, or none."""
-        self._compiled = self._loss
-        self._layerwise = compiled and self.device_type != "cpu"
-        compile_layers(self.model, self._layerwise)
+    def set_compiled(self, compiled: bool, *, whole: bool = False, dynamic: bool = True) -> None:
+        """Compile training steps from the next one on, or none.
+
+        Args:
+            whole, dynamic: on a GPU: one graph for the step, and for all shapes.
+        """
+        self._compiled, on_cpu = self._loss, self.device_type == "cpu"
+        self._layerwise = compiled and not on_cpu and not whole
+        compile_layers(self.model, self._layerwise, dynamic=dynamic)
         for module in self.model.modules():
             if isinstance(module, VocabularyHead):
-                module.compiled = self._layerwise
-        if compiled and not self._layerwise:
+                module.compiled = compiled and not on_cpu
+        if whole and compiled and not on_cpu:
+            self._compiled = torch.compile(self._loss, dynamic=dynamic)
+        elif compiled and on_cpu:
             self._compiled = torch.compile(
                 self._loss, dynamic=False, options={"fallback_random": True}
             )
