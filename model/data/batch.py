@@ -35,7 +35,9 @@ def move(batch: AnyBatch, device: torch.device) -> AnyBatch:
     """Copy a collated batch to `device`, without waiting for a GPU's copy of a pinned batch."""
     if device.type == "cpu":  # where it was collated
         return batch
-    return _copy(batch, lambda field: field.to(device, non_blocking=True))
+    moved = _copy(batch, lambda field: field.to(device, non_blocking=True))
+    # The host reads this number, and would wait for the device.
+    return cast(AnyBatch, {**moved, "step": batch["step"]}) if "step" in batch else moved
 
 
 def _copy(batch: AnyBatch, copy: Callable[[Any], Any]) -> AnyBatch:

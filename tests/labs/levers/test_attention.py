@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -68,14 +68,14 @@ def test_a_missing_wheel_is_no_error(name: str) -> None:
 
 
 @pytest.fixture
-def hopper(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """A GPU with the wheel, whose kernel is the stand-in's; yields what was called."""
+def hopper(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A GPU with the wheel, whose kernel is the stand-in's; returns what was called."""
     called: list[str] = []
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
     monkeypatch.setattr(attention.choose, "__defaults__", (having("FA4"),))
     for name in ("activate_flash_attention_impl", "restore_flash_attention_impl"):
         monkeypatch.setattr(torch_attention, name, lambda *_, name=name: called.append(name))
-    yield called
+    return called
 
 
 def network(dropout: float = 0.0) -> nn.Module:
