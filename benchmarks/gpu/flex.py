@@ -1,17 +1,21 @@
 """Sequences end to end in torch's FlexAttention, with a block mask that the host computes.
 
-It is the third candidate beside the flash kernels. It is fast in compiled layers alone; torch gives
-it no gradient on a CPU, and no dropout.
+It is the third candidate beside the flash kernels, and no part of the product until a GPU shows
+that it is the fastest. It is fast in compiled layers alone; torch gives it no gradient on a CPU,
+and no dropout.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
+from cloze.model.layers.batch import Batch, extend
 from cloze.model.layers.layout import AttentionPattern, Scores
 from cloze.model.layers.unpadded import PackedLayout
 
@@ -72,3 +76,24 @@ class FlexLayout(PackedLayout):
             mask_mod=same,
             seq_lengths=(tokens, tokens),
         )
+
+
+def flexed(batch: Batch) -> Batch:
+    """Return a packed batch whose attention is FlexAttention."""
+    layout = batch["layout"]
+    assert isinstance(layout, PackedLayout)
+    tokens, bounds = len(layout.flat_positions), layout.bounds.numpy()
+    sequence = np.repeat(np.arange(len(bounds) - 1), np.diff(bounds)).astype(np.int32)
+    starts = np.arange(0, tokens, BLOCK)
+    # Sequences lie end to end, so a block of queries sees the blocks from the beginning of its first
+    # sequence to the end of its last.
+    first = bounds[sequence[starts]] // BLOCK
+    last = (bounds[sequence[np.minimum(starts + BLOCK, tokens) - 1] + 1] - 1) // BLOCK
+    number = np.arange(len(starts))
+    values = {each.name: getattr(layout, each.name) for each in fields(layout)}
+    return extend(batch, {"layout": FlexLayout(
+        **values,
+        sequence=torch.from_numpy(sequence),
+        counts=torch.from_numpy((last - first + 1).astype(np.int32)),
+        blocks=torch.from_numpy(((first[:, None] + number) % len(starts)).astype(np.int32)),
+    )})  # fmt: skip

@@ -46,7 +46,7 @@ def choose(
     """
     fitting = {name: kernel for name, kernel in KERNELS.items() if major in kernel[0]}
     if not hasattr(attention, "activate_flash_attention_impl"):
-        return "", f"{DEFAULT}; torch {torch.__version__} has no other, use 2.11 or later"
+        return "", f"{DEFAULT}; torch {torch.__version__} has no other, use 2.13 or later"
     if not fitting:
         return "", f"{DEFAULT}; no other is for compute capability {major}"
     if dropout:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ class StepGraphs:
         if moved:
             self.graphs.clear()
             self._gradients = gradients
-        key, inputs = _key(batch), [*_tensors(batch), counts]
+        key = _key(batch)
         # Autograd would keep a first gradient in the graph's memory, and replays overwrite it.
         if key not in self.graphs or any(gradient is None for gradient in gradients):
             if len(self.graphs) < MOST:
@@ -59,10 +59,11 @@ class StepGraphs:
             return self._run(batch, counts)
         graph = self.graphs[key]
         if graph is None:
-            graph = inputs, self._capture(lambda: self._run(batch, counts))
-            self.graphs[key] = graph
-        else:
-            torch._foreach_copy_(graph[0], inputs)
+            # The caller's tensors may be read again, and the next batch is written to these.
+            own, own_counts = _cloned(batch), counts.clone()
+            replay = self._capture(lambda: self._run(own, own_counts))
+            graph = self.graphs[key] = [*_tensors(own), own_counts], replay
+        torch._foreach_copy_(graph[0], [*_tensors(batch), counts])
         return graph[1]().clone()  # the next replay overwrites it
 
 
@@ -89,6 +90,13 @@ def _parts(batch: Mapping[str, Any]) -> list[Any]:
         elif name != "step":  # a number of the host
             found.append(value)
     return found
+
+
+def _cloned(batch: Batch) -> Batch:
+    def clone(value: Any) -> Any:
+        return value.map_tensors(torch.clone) if isinstance(value, BatchLayout) else value.clone()
+
+    return cast(Batch, {name: clone(value) for name, value in batch.items()})
 
 
 def _tensors(batch: Mapping[str, Any]) -> list[Tensor]:

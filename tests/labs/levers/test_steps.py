@@ -181,10 +181,13 @@ def test_graphs_are_captured_again_when_gradients_have_moved() -> None:
         return function
 
     graphs = StepGraphs([weight], run, capture)
-    for number in range(6):
+    batches = [torch.full((2,), number) for number in range(6)]
+    for number, ids in enumerate(batches):
         if number == 4:
             weight.grad = torch.zeros(2)  # another tensor
-        graphs.run({"input_ids": torch.full((2,), number)}, torch.ones(1))  # type: ignore[typeddict-item]
+        graphs.run({"input_ids": ids}, torch.ones(1))  # type: ignore[typeddict-item]
+    # The caller's batches are as they were.
+    assert [ids.tolist() for ids in batches] == [[number] * 2 for number in range(6)]
     # The first makes the gradient, so the second is the first batch after it has moved.
     assert [kind for kind in runs if kind == "capture"] == ["capture", "capture"]
     assert weight.grad is not None
