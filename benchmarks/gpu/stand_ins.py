@@ -30,7 +30,7 @@ def install() -> None:
     cross_entropy._compiled_rows = lambda: cross_entropy._fused_rows  # type: ignore[assignment]
     cross_entropy.chunks_logits = lambda *_: True
     cross_entropy.filler_columns = lambda vocabulary, _: -vocabulary % cross_entropy.TILE
-    rows.capture_on_gpu = _capture  # type: ignore[attr-defined]
+    rows.capture_on_gpu = lambda: _capture  # type: ignore[attr-defined]
     attention.activate = _activate  # type: ignore[assignment]
 
 

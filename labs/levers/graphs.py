@@ -67,18 +67,26 @@ class StepGraphs:
         return graph[1]().clone()  # the next replay overwrites it
 
 
-def capture_on_gpu(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """Capture a CUDA graph. Its random numbers follow the generator's seed at each replay."""
-    graph = torch.cuda.CUDAGraph()
-    # Only this thread may not wait for the device: the loader's pins memory meanwhile.
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        figures = run()
+def capture_on_gpu() -> Capture:
+    """Return what captures CUDA graphs; their random numbers follow the generator's seed.
 
-    def replay() -> Tensor:
-        graph.replay()
-        return figures
+    All graphs share their memory, as none of them reads what another has written.
+    """
+    pool = torch.cuda.graph_pool_handle()
 
-    return replay
+    def capture(run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        graph = torch.cuda.CUDAGraph()
+        # Only this thread may not wait for the device: the loader's pins memory meanwhile.
+        with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            figures = run()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return figures
+
+        return replay
+
+    return capture
 
 
 def _parts(batch: Mapping[str, Any]) -> list[Any]:

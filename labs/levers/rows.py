@@ -55,9 +55,12 @@ class Graphs(Shapes):
             return "the loss scale of fp16 changes"
         return super().obstacle(context) or _engine_obstacle(context) or context.second_network
 
+    def prepare(self, network: nn.Module, context: LeverContext, compiled: bool) -> str:
+        return "gpu_levers: graphs keeps activations twice; lower micro_batch if memory ends"
+
     def attach(self, engine: TorchEngine, network: nn.Module) -> None:
         parameters = [parameter for _, parameter in trained_parameters(network)]
-        graphs = StepGraphs(parameters, engine.forward_backward, capture_on_gpu)
+        graphs = StepGraphs(parameters, engine.forward_backward, capture_on_gpu())
         engine.graphs = graphs.run
 
 

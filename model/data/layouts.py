@@ -23,8 +23,7 @@ from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import BatchLayout, PaddedLayout
 from cloze.model.layers.unpadded import BucketedLayout, PackedLayout
 
-# "fixed" is "packed" with few numbers of tokens and sequences.
-LayoutKind = Literal["rows", "buckets", "packed", "fixed"]
+LayoutKind = Literal["rows", "buckets", "packed", "fixed"]  # the last: packed, of few sizes
 Bools = npt.NDArray[np.bool_]
 MULTIPLE = 16  # lengths are rounded up to it: few distinct shapes, full tiles in the matrix units
 # Groups of rows per batch for attention; more groups: less padding, more operations.

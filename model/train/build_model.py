@@ -59,11 +59,6 @@ class BuiltModel:
         """True if all batches have one shape, for a compiled step on a CPU."""
         return self.compiled and self.scoring.device_type == "cpu"
 
-    @property
-    def has_fixed_sizes(self) -> bool:
-        """True if batches have few numbers of predictions."""
-        return self.has_fixed_shape or self.layout == "fixed"
-
 
 def build_model(start: Start) -> BuiltModel:
     """Build the network, choose its engine, decide whether to compile it, and split the batch."""
@@ -102,18 +97,19 @@ def build_model(start: Start) -> BuiltModel:
         return "fixed" if any(lever.fixed_sizes for lever in engine.levers) else kind
 
     context = _lever_context(start, engine, layout(False))
-    levers = usable_levers(execution.gpu_levers, context, notes)
-    engine = replace(engine, levers=levers)
+    engine = replace(engine, levers=usable_levers(execution.gpu_levers, context, notes))
     # fsdp gathers weights between the layers at both of its stages; a CPU compiles the whole step.
     gathers = world.device.type == "cpu" if engine.name == "fsdp" else engine.zero == 3
     compiled = _compiled(start, scoring, plan, layout, gathers)
     work = WorkEstimate.of_rank(config, plan, start.info.length, world.size)
-    notes += [note for lever in levers if (note := lever.prepare(network, context, compiled))]
+    notes += [
+        note for lever in engine.levers if (note := lever.prepare(network, context, compiled))
+    ]
     whole = compile_policy.repays_whole_step(start.model, work)
     scoring.set_compiled(
         compiled,
-        whole=whole and any(lever.whole_step for lever in levers),
-        dynamic=not any(lever.static for lever in levers),
+        whole=whole and any(lever.whole_step for lever in engine.levers),
+        dynamic=not any(lever.static for lever in engine.levers),
     )
     if start.resumed is not None:
         continuation.check_optimizer(start.resumed, network, config.optimizer or DEFAULT_OPTIMIZER)
@@ -130,7 +126,6 @@ def build_model(start: Start) -> BuiltModel:
 
 
 def _lever_context(start: Start, engine: EngineConfig, layout: LayoutKind) -> LeverContext:
-    second = ("a teacher" if start.teacher else "") or ("a companion" if start.companions else "")
     return LeverContext(
         device=start.world.device,
         engine=engine.name,
@@ -139,7 +134,7 @@ def _lever_context(start: Start, engine: EngineConfig, layout: LayoutKind) -> Le
         optimizer=start.config.optimizer or DEFAULT_OPTIMIZER,
         layout=layout,
         causal_share=start.directions.causal_share,
-        second_network=second,
+        second_network="a teacher or companion" if start.teacher or start.companions else "",
     )
 
 

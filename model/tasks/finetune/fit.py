@@ -206,8 +206,8 @@ def prepare(
     if isinstance(network, FrozenNetwork):
         check_frozen(setup.train.samples)
     compiled = _compiled(setup, resumed.run.compiled if resumed else None, engine, notes)
-    if compiled is None:
-        compiled = _compiles_by_lever(setup, engine, precision, notes)
+    by_lever = _compiles_by_lever(setup, engine, precision, notes)
+    compiled = by_lever if compiled is None else compiled
     objective = TaskObjective(
         task,
         network,
