@@ -118,3 +118,16 @@ def test_flex_attention_is_that_of_the_kernel(lengths: list[int], fixed: bool) -
             torch.testing.assert_close(
                 attention(hidden, layout), attention(hidden, plain), rtol=1e-4, atol=1e-5
             )
+
+
+def test_results_are_copied_where_a_borrowed_machine_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, sent = tmp_path / "own", tmp_path / "sent"
+    own.mkdir()
+    sent.mkdir()
+    (own / "rows.jsonl").write_text("{}")
+    monkeypatch.setenv("OUT", str(sent))
+    levers.publish(own, "table")
+    assert (sent / "results.md").read_text() == (own / "results.md").read_text() == "table"
+    assert (sent / "rows.jsonl").read_text() == "{}"

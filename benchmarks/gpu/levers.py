@@ -6,20 +6,20 @@
 A row is a case and a way. Both steps are those of the product's engine, on the same packed batches,
 compiled, without dropout, so that their losses can be compared; the way `dropout` is today's step
 with BERT's. The two are timed in alternation. Rows go to rows.jsonl in --out, and results.md has
-the one table. A second call with the same --out continues: it runs what is missing, and what failed
-or was killed. Rows of other code or of another machine are refused.
+the one table; both are copied to $OUT, where that is set. A second call with the same --out
+continues: it runs what is missing, and what failed or was killed, with the compiled graphs that are
+there. Rows of other code or of another machine are refused.
 """
 
 from __future__ import annotations
 
 import argparse
-import gc
 import hashlib
 import json
 import os
 import re
+import shutil
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -82,6 +82,15 @@ def missing(names: list[str], rows: list[dict[str, Any]]) -> list[str]:
 NO_TIME = "there was no time left"
 
 
+def publish(out: Path, table: str) -> None:
+    """Write the table; copy it and the rows to $OUT, which a borrowed machine sends back."""
+    (out / "results.md").write_text(table)
+    if elsewhere := os.environ.get("OUT"):
+        for name in ("rows.jsonl", "results.md"):
+            if (out / name).exists():
+                shutil.copy(out / name, elsewhere)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -89,7 +98,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=9.0)
     parser.add_argument("--device", default="cuda", choices=["cpu", "cuda"])
     parser.add_argument("--tiny", action="store_true", help="everything at the smallest size")
-    parser.add_argument("--out", type=Path, default=Path(os.environ.get("OUT") or "runs/levers"))
+    parser.add_argument("--out", type=Path, default=Path("runs/levers"))
     parser.add_argument("--only", default="", help="rows whose names match this regular expression")
     options = parser.parse_args()
     import torch
@@ -119,21 +128,23 @@ def main() -> None:
         making = path.with_suffix(".making")
         making.write_text(text)
         making.replace(path)  # a kill leaves the rows before, or these
-        (options.out / "results.md").write_text(markdown(names, kept, head))
+        publish(options.out, markdown(names, kept, head))
         how = {True: "ok", False: "FAILED", None: "not run"}[row["ok"]]
         figures = row.get("figures") or {}
         shown = row.get("error") or f"x {figures['ratio']:.3f}, loss {figures['loss']:.1e}"
         print(f"{time.monotonic() - BEGAN:6.0f} s  {row['row']:44} {how:8} {shown}", flush=True)
 
-    with tempfile.TemporaryDirectory(prefix="cloze-levers-") as scratch:
-        child = child_of(options.device, options.tiny, Path(scratch), options.out / "child.log")
-        left = 60 * options.minutes - MARGIN - (time.monotonic() - BEGAN)
-        longest = SHORTEST if options.tiny else LONGEST
-        run_rows(([], child), (open_names, child), left, written, longest)
+    scratch = options.out / "scratch"
+    scratch.mkdir(exist_ok=True)
+    for half in scratch.glob("*.making"):  # of a call that was killed
+        shutil.rmtree(half)
+    child = child_of(options.device, options.tiny, scratch.absolute(), options.out / "child.log")
+    left = 60 * options.minutes - MARGIN - (time.monotonic() - BEGAN)
+    longest = SHORTEST if options.tiny else LONGEST
+    run_rows(([], child), (open_names, child), left, written, longest)
     table = markdown(names, kept, head)
-    (options.out / "results.md").write_text(table)
+    publish(options.out, table)
     print(f"\n{table}")
-    gc.collect()
     if rest := missing(names, kept):
         print(f"{len(rest)} rows are missing; the same command continues", flush=True)
     if any(row["ok"] is False for row in kept):

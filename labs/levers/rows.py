@@ -93,7 +93,8 @@ class _Copies(Lever):
 
     def obstacle(self, context: LeverContext) -> str:
         full = "precision is fp32" if context.precision == "fp32" else ""
-        return _engine_obstacle(context) or full
+        # A second network's weights change without an update, and their copies would not.
+        return _engine_obstacle(context) or full or context.second_network
 
     def attach(self, engine: TorchEngine, network: nn.Module) -> None:
         half_weights.write_after_updates(engine, network)

@@ -24,7 +24,7 @@ from cloze.model.data.shards import ShardedRows
 from cloze.model.families.config import for_dataset
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import parse_model
-from cloze.model.layers import cross_entropy
+from cloze.model.layers import cross_entropy, unpadded
 from cloze.model.layers.batch import Batch
 from cloze.model.objectives import choose
 from cloze.model.train.distributed import World
@@ -37,6 +37,8 @@ from cloze.model.train.spec.engine_choice import EngineConfig
 from cloze.model.train.spec.levers import Lever, LeverContext
 from tests.model import flash_on_cpu as flash_on_cpu
 from tests.model.datasets import write_dataset
+from tests.model.layers.test_device_questions import NoQuestions
+from tests.model.layouts import varlen_on_cpu
 from tests.model.train.ranks import STILL, TINY, config
 
 CPU = torch.device("cpu")
@@ -243,6 +245,19 @@ def test_the_table_has_one_gradient(dataset: ShardedRows) -> None:
     torch.testing.assert_close(first, 2 * before)
     assert len(getattr(word.weight, COPY)) % 16 == 0
     assert not getattr(word.weight, COPY)[len(word.weight) :].any()
+
+
+def test_a_step_with_levers_asks_the_device_for_nothing(dataset: ShardedRows) -> None:
+    table = rows.by_name()
+    made = engine(dataset, "bert", tuple(table[name] for name in ("clip", "weights", "table")))
+    train(made, dataset, "packed", 1)  # creates the optimizer's state
+    one, counts = batch(dataset, 3, "fixed"), torch.ones(len(made._trained.names))
+    with pytest.MonkeyPatch.context() as patch:
+        # The stand-in of the kernel reads the bounds.
+        patch.setattr(unpadded, "varlen_attention", varlen_on_cpu)
+        with NoQuestions():
+            made.backward(one, counts, last=True)
+            made.step(1e-3)
 
 
 def test_every_row_is_a_lever() -> None:

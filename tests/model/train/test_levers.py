@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
 
 from cloze.core.stages.execution import GPU_LEVERS, Execution
+from cloze.model.families.registry import model_config
+from cloze.model.tasks.finetune import fit
+from cloze.model.train import compile_policy
 from cloze.model.train.compile_policy import WorkEstimate, repays_whole_step
+from cloze.model.train.spec.engine_choice import EngineConfig
 from cloze.model.train.spec.levers import LeverContext, usable_levers
 from tests.tiny_models import tiny_config
 
@@ -49,7 +55,7 @@ def test_a_gpu_uses_all_of_pretraining() -> None:
         ({"optimizer": "muon"}, {"clip"}),
         ({"layout": "rows"}, {"attention", "shapes", "graphs"}),
         ({"causal_share": 0.5}, {"shapes", "graphs"}),
-        ({"second_network": "a teacher"}, {"graphs", "whole-step"}),
+        ({"second_network": "a teacher"}, {"graphs", "whole-step", "weights", "table"}),
         ({"finetuning": True}, {*NAMES}),
     ],
 )
@@ -66,6 +72,36 @@ def test_fine_tuning_has_one_of_its_own() -> None:
     assert not usable_levers(["finetune"], GPU, notes)
     assert "for fine-tuning" in notes[0]
     assert usable_levers(["finetune"], replace(GPU, finetuning=True), notes)
+
+
+@pytest.mark.parametrize(
+    ("levers", "steps", "device", "compiled", "notes"),
+    [
+        (("finetune",), 100_000, "cuda", True, 0),
+        (("finetune",), 10, "cuda", False, 0),
+        ((), 100_000, "cuda", False, 0),
+        (("clip",), 100_000, "cuda", False, 1),
+        (("clip", "finetune"), 100_000, "cuda", True, 1),
+        (("finetune",), 100_000, "cpu", False, 1),
+    ],
+)
+def test_a_long_fine_tuning_is_compiled_as_a_pretraining(
+    levers: tuple[str, ...], steps: int, device: str, compiled: bool, notes: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(compile_policy, "find_spec", lambda _: True)  # Triton
+    setup: Any = SimpleNamespace(
+        world=SimpleNamespace(device=torch.device(device), size=1),
+        config=SimpleNamespace(global_batch=32, optimizer="adamw"),
+        train=SimpleNamespace(samples=SimpleNamespace(lengths=np.full(9, 128))),
+        build=SimpleNamespace(execution=Execution(gpu_levers=levers)),
+        start=SimpleNamespace(model=model_config("bert-base")),
+        steps=steps,
+    )
+    told: list[str] = []
+    engine = EngineConfig("torch", 0)
+    assert fit._compiles_by_lever(setup, engine, "bf16", told) is compiled
+    assert len(told) == notes
 
 
 def test_half_an_hour_repays_a_whole_step() -> None:
