@@ -54,6 +54,7 @@ class Absent(importlib.abc.MetaPathFinder):
         if name.split(".")[0] in {absent!r}:
             raise ImportError(f"{{name}} is not here")
 sys.meta_path.insert(0, Absent())
+import benchmarks.gpu.levers, benchmarks.gpu.lever_rows, benchmarks.gpu.lever_table
 import benchmarks.gpu.__main__, benchmarks.gpu.babylm, benchmarks.gpu.child, benchmarks.gpu.parent, benchmarks.gpu.checks, benchmarks.gpu.speed
 from benchmarks.gpu.parent import child_of
 from pathlib import Path

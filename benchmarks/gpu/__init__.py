@@ -7,6 +7,8 @@
     child.py     runs rows in a process of its own
     parent.py    starts children, keeps to the time limit, survives a child's death
     table.py     the Markdown
+    levers.py    another command: the GPU levers beside today's step, one table that resumes
+    lever_rows.py, lever_table.py, flex.py, stand_ins.py   its rows, its table, a candidate, a CPU's
 
 It needs `cloze.model` and `cloze.core` alone; infra/gpu/README.md lists the wheels.
 """

@@ -29,5 +29,9 @@ def row_named(name: str) -> Callable[[Any], Mapping[str, Any]]:
     of, _, what = name.partition(": ")
     if of == "check":
         return CHECKS[what]
+    if of == "levers":
+        from benchmarks.gpu.lever_rows import compare
+
+        return lambda place: compare(what, place)
     case = next(case for tiny in (False, True) for case in cases(tiny) if case.name == of)
     return lambda place: measure(case, what, place)

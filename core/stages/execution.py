@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, Field, create_model, field_validator, model_validator
 
 from cloze.core.config import Values
 from cloze.core.humanize import parse_duration
-from cloze.core.plugins import installed
+from cloze.core.options import known
+from cloze.core.plugins import Table, installed
 
 DEFAULT_GRACE_SECONDS = 25.0
 # Slurm and Kubernetes get this by default: enough for BERT-large on a shared disk
@@ -142,6 +143,10 @@ class LaunchOptions(Values):
     never."""
 
 
+# Ways to faster steps on a GPU; `cloze.model.train.spec.levers` says what a row is.
+GPU_LEVERS: Table[Any] = Table("gpu_levers", "GPU lever", {})
+
+
 class TrainingOptions(Values):
     """How a training computes its steps and keeps its checkpoints."""
 
@@ -166,6 +171,10 @@ class TrainingOptions(Values):
     compile: bool | None = None
     """Compile the training step, in fine-tuning the encoder's layers. Default: if it is expected to
     pay off, in fine-tuning no."""
+
+    gpu_levers: tuple[Annotated[str, known(GPU_LEVERS, "there is no such GPU lever")], ...] = ()
+    """Ways to faster steps on a GPU that no GPU has measured yet (docs/how-to/gpu.md). Repeatable.
+    Default: none."""
 
     checkpoint_every: int | None = Field(default=None, ge=1)
     """Steps between checkpoints. Default: ten minutes. The last step is always saved."""

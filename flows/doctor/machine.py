@@ -206,6 +206,7 @@ TABLES = {
     "objectives": "cloze.model.objectives:OBJECTIVES",
     "export_forms": "cloze.model.hub.config:FORMS",
     "companions": "cloze.model.train.spec.companions:COMPANIONS",
+    "gpu_levers": "cloze.core.stages.execution:GPU_LEVERS",
     "optimizers": "cloze.model.train.optimizers:OPTIMIZERS",
     "task_kinds": "cloze.model.tasks.table:KINDS",
     "task_formats": "cloze.model.tasks.options:FORMATS",

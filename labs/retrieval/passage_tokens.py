@@ -40,6 +40,7 @@ class PassageTokens:
     Attributes:
         count: N.
         by_length: int64 [N], numbers of the passages, the shortest first.
+        longest: tokens of the longest passage.
         pad: id of the padding token.
 
     Raises:
@@ -72,6 +73,7 @@ class PassageTokens:
         ends = offsets_of(sizes.sum(axis=1))
         self._tensors["tokens"] = torch.from_numpy(tokens.astype(np.int32))
         self._tensors["offsets"] = torch.from_numpy(np.append(ends, ends[-1]))
+        self._row, self.longest = room + 2, int(np.diff(ends).max(initial=0))
         self.count, self.by_length = len(rows), torch.from_numpy(np.argsort(np.diff(ends)))
 
     def _locate(
@@ -118,17 +120,22 @@ class PassageTokens:
         found = keys[document] == source[:, 0]
         return torch.stack([low, high], dim=1) * found[:, None]
 
-    def after(self, rows: Tensor, lengths: Tensor, numbers: Tensor) -> dict[str, Tensor]:
+    def after(
+        self, rows: Tensor, lengths: Tensor, numbers: Tensor, *, fits: bool = True
+    ) -> dict[str, Tensor]:
         """Return a batch of rows with a passage after each.
 
         Args:
             rows: int64 [R, L], with padding after `lengths`, int64 [R].
             numbers: int64 [R], passage of each row.
+            fits: the batch is as long as its longest row, which the host must ask for; else as any.
         """
         tokens, offsets = self._tensors["tokens"], self._tensors["offsets"]
         starts = offsets[numbers]
         totals = lengths + offsets[numbers + 1] - starts
-        width = -(-int(totals.max()) // MULTIPLE) * MULTIPLE
+        width = min(rows.shape[1], self._row) + self.longest
+        if fits:
+            width = -(-int(totals.max()) // MULTIPLE) * MULTIPLE
         places = torch.arange(width, device=rows.device).expand(len(rows), -1)
         own = rows.gather(1, places.clamp(max=rows.shape[1] - 1))
         index = (starts - lengths)[:, None] + places
@@ -139,10 +146,10 @@ class PassageTokens:
         types = (second & real).long() if self._typed else torch.zeros_like(ids)
         return {"input_ids": ids, "attention_mask": real, "token_type_ids": types}
 
-    def alone(self, numbers: Tensor) -> dict[str, Tensor]:
+    def alone(self, numbers: Tensor, *, fits: bool = True) -> dict[str, Tensor]:
         """Return a batch of passages, `[CLS] passage [SEP]`; the empty one is `[CLS]`."""
         first = torch.full((len(numbers), 1), self._special.cls, device=numbers.device)
-        batch = self.after(first, torch.ones_like(numbers), numbers)
+        batch = self.after(first, torch.ones_like(numbers), numbers, fits=fits)
         return {**batch, "token_type_ids": torch.zeros_like(batch["token_type_ids"])}
 
 

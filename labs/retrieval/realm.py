@@ -81,6 +81,15 @@ class Retriever(nn.Module):
         for name in ("served", "next"):
             self.add_module(name, copy.deepcopy(current).requires_grad_(False).eval())
         self.register_buffer("interval", torch.tensor(-1))
+        self._read = -1, (0, 0)  # the value, and the buffer's place and version
+
+    @property
+    def number(self) -> int:
+        """The value of `interval`, which the host reads only after the buffer has changed."""
+        version = self.interval.data_ptr(), self.interval._version
+        if version != self._read[1]:
+            self._read = int(self.interval), version
+        return self._read[0]
 
     def train(self, mode: bool = True) -> Retriever:
         """Set the mode of `current`; a thread may be running the copies, without dropout."""
@@ -234,6 +243,7 @@ class RetrievalModule(PretrainModule):
         # Vectors of the served copy and of the next one, for the interval in `_interval`.
         self._vectors: list[Future[Tensor]] = []
         self._interval = -1
+        self._on_cpu = device_type == "cpu"  # a GPU would wait while the host asks for sizes
         freeze_unused(self, empty_batch(pad=retrieval.passages.pad))
 
     @property
@@ -252,9 +262,9 @@ class RetrievalModule(PretrainModule):
 
     def _refresh(self, interval: int) -> None:
         retriever = self.retriever
-        if interval <= int(retriever.interval):
+        if interval <= retriever.number:
             return
-        is_first = int(retriever.interval) < 0
+        is_first = retriever.number < 0
         vectors = self._ready()
         for computed in vectors:
             computed.result()  # the thread reads the weights that change now
@@ -266,7 +276,7 @@ class RetrievalModule(PretrainModule):
 
     def _ready(self) -> list[Future[Tensor]]:
         """Return the vectors of both copies, computed again after a resume or a rollback."""
-        interval = int(self.retriever.interval)
+        interval = self.retriever.number
         if not self._vectors or interval != self._interval:
             served = self._embedding("served")
             self._vectors = [served, served if interval < 1 else self._embedding("next")]
@@ -330,26 +340,29 @@ class RetrievalModule(PretrainModule):
         real = batch["attention_mask"].clone()
         real[:, 0] = True  # a batch without rows has padding alone
         lengths, labels = real.sum(dim=1), batch["masked_labels"]
-        row, column = (
-            batch["masked_positions"] // ids.shape[1],
-            batch["masked_positions"] % ids.shape[1],
-        )
+        positions, length = batch["masked_positions"], ids.shape[1]
+        row, column = positions // length, positions % length
         is_target = labels != IGNORE_INDEX
-        question: dict[str, Tensor] = {
-            "input_ids": ids, "attention_mask": real, "token_type_ids": torch.zeros_like(ids)
-        }  # fmt: skip
+        types = torch.zeros_like(ids)
+        question = {"input_ids": ids, "attention_mask": real, "token_type_ids": types}
         questions = self.retriever.current.embed(question)
         numbers = self._candidates(batch, questions, lengths, is_target)
-        distinct, place = torch.unique(numbers, return_inverse=True)
-        vectors = self.retriever.current.embed(passages.alone(distinct))
+        distinct, place = numbers.flatten(), torch.arange(numbers.numel(), device=ids.device)
+        if self._on_cpu:
+            distinct, place = torch.unique(numbers, return_inverse=True)
+        vectors = self.retriever.current.embed(passages.alone(distinct, fits=self._on_cpu))
         # An excluded place holds the empty passage once more, which counts once.
         again = (numbers == passages.count) & (
             torch.arange(numbers.shape[1], device=ids.device) < numbers.shape[1] - 1
         )
-        prior = log_prior(questions, vectors[place], self.retrieval.temperature, again)
+        prior = log_prior(
+            questions, vectors[place.view_as(numbers)], self.retrieval.temperature, again
+        )
         # The reader: all rows with their first passage, then all with their second, …
         count = numbers.shape[1]
-        joined = passages.after(ids.repeat(count, 1), lengths.repeat(count), numbers.T.reshape(-1))
+        joined = passages.after(
+            ids.repeat(count, 1), lengths.repeat(count), numbers.T.reshape(-1), fits=self._on_cpu
+        )
         rows = row + torch.arange(count, device=ids.device)[:, None] * len(ids)
         flat = (rows * joined["input_ids"].shape[1] + column).masked_fill(~is_target, 0)
         outputs = self.model({**joined, "masked_positions": flat.reshape(-1)})
@@ -375,10 +388,10 @@ class RetrievalModule(PretrainModule):
     ) -> Tensor:
         """Return the passages read with each row, the empty one last, int64 [B, k + 1]."""
         count = self.retrieval.passages.count
-        numbers = torch.full(
-            (len(questions), min(self._options.passages, count)), count, device=questions.device
-        )
-        if is_target.any():
+        shape = len(questions), min(self._options.passages, count)
+        numbers = torch.full(shape, count, device=questions.device)
+        # Collated batches name their source. One without targets is searched for nothing.
+        if "source" in batch or is_target.any():
             excluded = torch.zeros_like(numbers[:, :1]).expand(-1, 2)
             if "source" in batch:
                 excluded = self.retrieval.passages.overlapping(batch["source"], lengths)

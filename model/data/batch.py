@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from cloze.core.ragged import I64
-from cloze.model.data.layouts import MULTIPLE, LayoutKind, Sequences, make_layout
+from cloze.model.data.layouts import MULTIPLE, LayoutKind, Sequences, fixed_size, make_layout
 from cloze.model.data.rows import MaskedRows, RowTransform
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.pipeline.dataset.masking.candidates import SENTENCES
@@ -32,7 +32,9 @@ def move(batch: AnyBatch, device: torch.device) -> AnyBatch:
     """Copy a collated batch to `device`, without waiting for a GPU's copy of a pinned batch."""
     if device.type == "cpu":  # where it was collated
         return batch
-    return _copy(batch, lambda field: field.to(device, non_blocking=True))
+    moved = _copy(batch, lambda field: field.to(device, non_blocking=True))
+    # The host reads this number, and would wait for the device.
+    return cast(AnyBatch, {**moved, "step": batch["step"]}) if "step" in batch else moved
 
 
 def _copy(batch: AnyBatch, copy: Callable[[Any], Any]) -> AnyBatch:
@@ -171,6 +173,11 @@ def collate(
     count = len(rows.lengths)
     padded = -(-int(rows.lengths.max()) // MULTIPLE) * MULTIPLE
     length = min(longest, padded) if fixed_predictions is None else longest
+    predictions = None if fixed_predictions is None else count * fixed_predictions
+    if layout == "fixed" and fixed_predictions is not None:
+        # Rows round their predictions to whole ones: by half of one each.
+        share, tokens = fixed_predictions / longest, fixed_size(int(rows.lengths.sum()))
+        predictions = -(-int(share * tokens + count / 2) // MULTIPLE) * MULTIPLE
     columns = np.arange(length)
     real = columns < rows.lengths[:, None]
     input_ids = np.full((count, length), pad, np.int64)
@@ -180,9 +187,9 @@ def collate(
     # Before the replacements are written: labels are the original tokens.
     labels = flat_ids[masked]
     flat_ids[masked] = rows.replacements
-    masked_positions, masked_labels = filled(
-        masked, labels, None if fixed_predictions is None else count * fixed_predictions
-    )
+    if predictions is not None and len(masked) > predictions:
+        predictions = None
+    masked_positions, masked_labels = filled(masked, labels, predictions)
     sequences = Sequences.of(rows, length, causal)
     is_first = np.zeros((count, length), np.bool_)
     is_first.reshape(-1)[sequences.first] = True

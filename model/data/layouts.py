@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
@@ -21,13 +22,14 @@ from cloze.model.layers.attention_kernels import runs_varlen
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import BatchLayout
 
-LayoutKind = Literal["rows", "buckets", "packed"]
+LayoutKind = Literal["rows", "buckets", "packed", "fixed"]  # the last: packed, of few sizes
 Bools = npt.NDArray[np.bool_]
 MULTIPLE = 16  # lengths are rounded up to it: few distinct shapes, full tiles in the matrix units
 # Groups of rows per batch for attention; more groups: less padding, more operations.
 BUCKETS = 4
 # Distinct token counts of unpadded batches of one size; a CPU builds a kernel for each.
 SHAPES = 32
+GROWTH = 1.018
 # Maximum share of real tokens in a padded batch; above it, buckets cost a CPU more than they save.
 WORTH = 0.85
 
@@ -127,8 +129,8 @@ class Sequences:
 
 def make_layout(kind: LayoutKind, sequences: Sequences) -> BatchLayout | None:
     """Return the layout; None for padded rows that `attention_mask` describes completely."""
-    if kind == "packed":
-        return packed(sequences)
+    if kind in ("packed", "fixed"):
+        return packed(sequences, fixed=kind == "fixed")
     mostly_real = int(sequences.lengths.sum()) > WORTH * sequences.shape[0] * sequences.shape[1]
     if kind == "buckets" and (sequences.packed or not mostly_real):
         return buckets(sequences)
@@ -200,8 +202,19 @@ def buckets(sequences: Sequences) -> BatchLayout:
     )
 
 
-def packed(sequences: Sequences) -> BatchLayout:
-    """Return the layout without padding; causal sequences come first."""
+def fixed_size(count: int) -> int:
+    """Round up to few sizes, `GROWTH` apart: filler is 0.9 % in the mean."""
+    power = GROWTH ** math.ceil(math.log(count, GROWTH))
+    return max(-(-count // MULTIPLE), math.ceil(power / MULTIPLE)) * MULTIPLE
+
+
+def packed(sequences: Sequences, *, fixed: bool = False) -> BatchLayout:
+    """Return the layout without padding; causal sequences come first.
+
+    Args:
+        fixed: fill up the tokens to `fixed_size`, in sequences of their own, which no real token
+            sees, and the sequences to a power of two by empty ones.
+    """
     starts, lengths, causal = sequences.first, sequences.lengths, sequences.causal
     causal_first = (0, 0)
     if causal is not None:
@@ -209,9 +222,19 @@ def packed(sequences: Sequences) -> BatchLayout:
         order = np.argsort(~causal, kind="stable")
         causal_first = (int(causal.sum()), int(lengths[causal].sum()))
         starts, lengths, causal = starts[order], lengths[order], causal[order]
-    token_index, position = ranges(starts, lengths), ranges(np.zeros_like(lengths), lengths)
+    token_index, longest, real = ranges(starts, lengths), int(lengths.max()), None
     slots, padding = _slots(token_index, sequences.shape[0] * sequences.shape[1])
-    longest = int(lengths.max())
+    if fixed:
+        tokens, longest = len(token_index), sequences.shape[1]
+        filler = np.full(fixed_size(tokens) // longest + 1, longest)
+        filler = np.diff(np.minimum(offsets_of(filler), fixed_size(tokens) - tokens))
+        lengths = np.append(lengths, filler[filler > 0])
+        lengths = np.pad(lengths, (0, (1 << len(lengths).bit_length()) - len(lengths)))
+        token_index = np.pad(token_index, (0, fixed_size(tokens) - tokens))
+        real = from_numpy(np.arange(len(token_index)) < tokens)
+        if causal is not None:
+            causal = np.pad(causal, (0, len(lengths) - len(causal)))
+    position = ranges(np.zeros_like(lengths), lengths)
     return BatchLayout(
         sequences.shape,
         positions=from_numpy(position),
@@ -223,6 +246,7 @@ def packed(sequences: Sequences) -> BatchLayout:
         causal_first=causal_first,
         slots=slots,
         padding=padding,
+        real=real,
     )
 
 

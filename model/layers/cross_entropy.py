@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -30,12 +30,14 @@ class LazyLogits(NamedTuple):
         weight: float [V, E], of any dtype.
         bias: float [V], of any dtype; None for no bias.
         compiled: the loss compiles its elementwise part.
+        loss: computes loss and count in place of `summed_cross_entropy` where there are gradients.
     """
 
     hidden: Tensor
     weight: Tensor
     bias: Tensor | None = None
     compiled: bool = False
+    loss: Callable[[LazyLogits, Tensor], tuple[Tensor, Tensor]] | None = None
 
     def whole(self) -> Tensor:
         """Compute the logits in the dtype of `hidden`."""
@@ -72,10 +74,12 @@ class VocabularyHead(nn.Module):
     Attributes:
         lazy: return large logits as `LazyLogits`.
         compiled: the loss of these compiles its elementwise part.
+        loss_of_table: loss of these, with the table as its first argument; None: the usual one.
     """
 
     lazy: bool = False
     compiled: bool = False
+    loss_of_table: Callable[[Tensor, LazyLogits, Tensor], tuple[Tensor, Tensor]] | None = None
 
     def project(self, hidden: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
         """Return the logits of states [..., E] for embeddings [V, E]: float [..., V], or lazy."""
@@ -92,6 +96,7 @@ class VocabularyHead(nn.Module):
             weight.view_as(weight),
             None if bias is None else bias.view_as(bias),
             self.compiled,
+            None if self.loss_of_table is None else partial(self.loss_of_table, weight),
         )
 
 
@@ -125,6 +130,8 @@ def summed_cross_entropy(logits: Logits, labels: Tensor) -> tuple[Tensor, Tensor
         needs_gradient = torch.is_grad_enabled() and (
             logits.hidden.requires_grad or logits.weight.requires_grad
         )
+        if needs_gradient and logits.loss is not None and not torch.compiler.is_compiling():
+            return logits.loss(logits, labels)
         outputs = torch.ops.cloze.linear_cross_entropy(
             logits.hidden, logits.weight, logits.bias, labels, needs_gradient, logits.compiled
         )
@@ -244,27 +251,46 @@ def _linear_cross_entropy(
     are empty. On a GPU the products have a multiple of `TILE` columns: with BERT's 30,522 they take
     three times as long (H200).
     """
+    return in_chunks(hidden, weight, bias, labels, learns, compiled)
+
+
+def in_chunks(
+    hidden: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    labels: Tensor,
+    learns: bool,
+    compiled: bool,
+    padded: tuple[Tensor, Callable[[Tensor, Tensor, Tensor], None]] | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Compute the operation of these arguments.
+
+    Args:
+        padded: weight in the dtype of `hidden` with columns up to a tile, and what adds a chunk's
+            gradient (sum, logits, states); None: they are made here.
+    """
     at_once, on_cpu = logit_chunk_rows(len(weight), hidden.device.type), hidden.device.type == "cpu"
-    cast_weight, cast_bias = (
-        weight.to(hidden.dtype),
-        None if bias is None else bias.to(hidden.dtype),
-    )
-    vocabulary, filler = len(weight), 0 if on_cpu else -len(weight) % TILE
-    if filler:
-        cast_weight = pad(cast_weight, (0, 0, 0, filler))
-        cast_bias = None if cast_bias is None else pad(cast_bias, (0, filler))
+    cast_bias = None if bias is None else bias.to(hidden.dtype)
+    vocabulary, filler = len(weight), filler_columns(len(weight), hidden.device.type)
+    whole = weight.to(hidden.dtype) if padded is None else padded[0]
+    if filler and padded is None:
+        whole = pad(whole, (0, 0, 0, filler))
+    if filler and cast_bias is not None:
+        cast_bias = pad(cast_bias, (0, filler))
     # One buffer for the logits of all chunks; without a compiler their gradient overwrites them.
     workspace = hidden.new_empty(min(at_once, len(hidden)), vocabulary + filler)
     total, correct = hidden.new_zeros((), dtype=torch.float32), labels.new_zeros(())
-    hidden_gradient, weight_gradient, bias_gradient = _no_gradients(hidden, weight, bias, learns)
+    hidden_gradient, weight_gradient, bias_gradient = _no_gradients(
+        hidden, weight if padded is None else padded[0], bias, learns
+    )
     with torch.autocast(hidden.device.type, enabled=False):
         for start in range(0, len(hidden), at_once):
             states = hidden[start : start + at_once]
             logits = workspace[: len(states)]
             if cast_bias is None:
-                torch.mm(states, cast_weight.t(), out=logits)
+                torch.mm(states, whole.t(), out=logits)
             else:
-                torch.addmm(cast_bias, states, cast_weight.t(), out=logits)
+                torch.addmm(cast_bias, states, whole.t(), out=logits)
             chunk_labels = labels[start : start + at_once]
             if compiled:
                 loss, chunk_correct, gradient = _compiled_rows()(
@@ -282,15 +308,22 @@ def _linear_cross_entropy(
             correct += chunk_correct
             if not learns:
                 continue
-            torch.mm(logits, cast_weight, out=hidden_gradient[start : start + at_once])
+            torch.mm(logits, whole, out=hidden_gradient[start : start + at_once])
+            if padded is not None:
+                padded[1](weight_gradient, logits, states)
             # A half-precision product rounds once a chunk; the chunks are added in fp32.
-            if logits.dtype == torch.float32:
+            elif logits.dtype == torch.float32:
                 weight_gradient.addmm_(logits[:, :vocabulary].t(), states)
             else:
                 weight_gradient += (logits.t() @ states)[:vocabulary]
             if bias is not None:
                 bias_gradient += logits.sum(dim=0, dtype=torch.float32)[:vocabulary]
     return total, correct, hidden_gradient, weight_gradient, bias_gradient
+
+
+def filler_columns(vocabulary: int, device: str) -> int:
+    """Return the number of columns that fill the last tile."""
+    return 0 if device == "cpu" else -vocabulary % TILE
 
 
 def _no_gradients(

@@ -303,20 +303,21 @@ class GroupedEncoder(Encoder):
         self.groups = nn.ModuleList([nn.ModuleList(group) for group in groups])
 
 
-def compile_layers(network: nn.Module, compiled: bool = True) -> None:
+def compile_layers(network: nn.Module, compiled: bool = True, *, dynamic: bool = True) -> None:
     """Compile all encoder layers, or run them plain.
 
     Layers of equal structure share one graph for all batch shapes, so compile time does not grow
-    with depth. Under `torch.compiler.set_stance("force_eager")` all run plain.
+    with depth; without `dynamic` each shape has its own. All run plain under
+    `torch.compiler.set_stance("force_eager")`.
     """
     if compiled:
-        torch._dynamo.config.recompile_limit = GRAPHS
+        torch._dynamo.config.recompile_limit = GRAPHS if dynamic else 4 * GRAPHS
     for module in network.modules():
         if isinstance(module, EncoderLayer):
             # `Module.compile` sets it, and torch 2.13 has no call that takes it back.
             module._compiled_call_impl = None
             if compiled:
-                module.compile(dynamic=True)
+                module.compile(dynamic=dynamic)
 
 
 def enable_activation_checkpointing(network: nn.Module) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from cloze.model.train.precision import DTYPES, check_grad_reduce_dtype
 from cloze.model.train.resume import continuation
 from cloze.model.train.resume.initialization import build_network
 from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
+from cloze.model.train.spec.levers import LeverContext, usable_levers
 from cloze.model.train.start import Start
 
 
@@ -93,12 +94,24 @@ def build_model(start: Start) -> BuiltModel:
 
     def layout(compiled: bool) -> LayoutKind:
         dtype, packed = DTYPES[precision], start.info.packed
-        return layout_for(networks, world.device, dtype, compiled=compiled, packed_rows=packed)
+        kind = layout_for(networks, world.device, dtype, compiled=compiled, packed_rows=packed)
+        return "fixed" if any(lever.fixed_sizes for lever in engine.levers) else kind
 
+    context = _lever_context(start, engine, layout(False))
+    engine = replace(engine, levers=usable_levers(execution.gpu_levers, context, notes))
     # fsdp gathers weights between the layers at both of its stages; a CPU compiles the whole step.
     gathers = world.device.type == "cpu" if engine.name == "fsdp" else engine.zero == 3
     compiled = _compiled(start, scoring, plan, layout, gathers)
-    scoring.set_compiled(compiled)
+    work = WorkEstimate.of_rank(config, plan, start.info.length, world.size)
+    notes += [
+        note for lever in engine.levers if (note := lever.prepare(network, context, compiled))
+    ]
+    whole = compile_policy.repays_whole_step(start.model, work)
+    scoring.set_compiled(
+        compiled,
+        whole=whole and any(lever.whole_step for lever in engine.levers),
+        dynamic=not any(lever.static for lever in engine.levers),
+    )
     if start.resumed is not None:
         continuation.check_optimizer(start.resumed, network, config.optimizer or DEFAULT_OPTIMIZER)
     if config.initial_batch:
@@ -113,6 +126,19 @@ def build_model(start: Start) -> BuiltModel:
         compiled=compiled,
         layout=layout(compiled),
         plan=plan,
+    )
+
+
+def _lever_context(start: Start, engine: EngineConfig, layout: LayoutKind) -> LeverContext:
+    return LeverContext(
+        device=start.world.device,
+        engine=engine.name,
+        processes=start.world.size,
+        precision=start.precision,
+        optimizer=start.config.optimizer or DEFAULT_OPTIMIZER,
+        layout=layout,
+        causal_share=start.directions.causal_share,
+        second_network="a teacher or companion" if start.teacher or start.companions else "",
     )
 
 

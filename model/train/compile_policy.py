@@ -51,6 +51,7 @@ ROUNDS = 5  # steps of each kind, in alternation; the fastest counts
 # On an H200, BERT-large at length 512 (benchmarks/README.md): share of a step that is saved,
 # seconds of compiling at any depth, and operations per second of plain steps.
 GPU_GAIN, GPU_COMPILING, GPU_SPEED = 0.14, 20.0, 3e14
+WHOLE_STEP = 1800.0  # seconds of training that repay a whole step's compiling: 47 s for 3 %
 # Seconds per layer and step that the host saves in launching kernels: all of the time of narrow
 # layers. There, a compiled step of 12 layers of 384 takes the host 55 ms; on a core of an EPYC,
 # with tiny tensors, 20 ms compiled and 29 ms plain.
@@ -252,6 +253,11 @@ def decide_on_gpu(model: ModelConfig, work: WorkEstimate) -> CompileDecision:
         GPU_LAUNCHES * model.num_hidden_layers * work.micro_batches,
     )
     return CompileDecision(saved > PAYS * GPU_COMPILING)
+
+
+def repays_whole_step(model: ModelConfig, work: WorkEstimate) -> bool:
+    """Return True if a GPU's training is long enough to compile its step as one graph."""
+    return work.expected_seconds(model, GPU_SPEED) >= WHOLE_STEP
 
 
 def first_step_failure(

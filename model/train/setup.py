@@ -190,6 +190,7 @@ def _milestone_tokens(config: PretrainConfig, build: BuildContext) -> dict[int, 
 def _source(start: Start, model: BuiltModel) -> DatasetSource:
     """Build the batch source of the training rows."""
     config, train, thinning = start.config, start.data.train, None
+    fixed = model.has_fixed_shape or model.layout == "fixed"
     if config.final_mask_rate is not None:
         duration = step_duration(config, start.start_position)
         thinning = mask_rate_schedule(config, start.info, duration)
@@ -200,7 +201,7 @@ def _source(start: Start, model: BuiltModel) -> DatasetSource:
         batches=config.batches,
         micro_batch=model.plan.micro_batch,
         thinning=thinning,
-        fixed_predictions=train.most_predictions() if model.has_fixed_shape else None,
+        fixed_predictions=train.most_predictions() if fixed else None,
         layout=model.layout,
         directions=start.directions,
         start_position=start.start_position,

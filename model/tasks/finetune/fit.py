@@ -29,7 +29,7 @@ from cloze.model.tasks.source import AuxiliarySource, TaskObjective, source_of
 from cloze.model.tasks.table import load_task, merge_options
 from cloze.model.tasks.task import Split, Task, TaskMetadata
 from cloze.model.tasks.teacher import TaskTeacher
-from cloze.model.train.compile_policy import recorded_decision
+from cloze.model.train.compile_policy import WorkEstimate, decide_on_gpu, recorded_decision
 from cloze.model.train.distributed import StopRequest, World
 from cloze.model.train.loop.loop import train
 from cloze.model.train.optimizers.parameters import (
@@ -47,6 +47,7 @@ from cloze.model.train.plan.estimates import (
 from cloze.model.train.precision import Precision, resolve_for_run
 from cloze.model.train.resume import state
 from cloze.model.train.spec.engine_choice import EngineConfig, choose_engine
+from cloze.model.train.spec.levers import LeverContext, usable_levers
 from cloze.model.train.spec.schedules import Schedule, StepDuration
 from cloze.model.train.spec.train_spec import (
     CheckpointSpec,
@@ -208,6 +209,8 @@ def prepare(
     if isinstance(network, FrozenNetwork):
         check_frozen(setup.train.samples)
     compiled = _compiled(setup, resumed.run.compiled if resumed else None, engine, notes)
+    by_lever = _compiles_by_lever(setup, engine, precision, notes)
+    compiled = by_lever if compiled is None else compiled
     objective = TaskObjective(
         task,
         network,
@@ -332,8 +335,10 @@ def _flops_per_token(setup: FinetuneSetup, attended: float) -> float:
 
 def _compiled(
     setup: FinetuneSetup, recorded: bool | None, engine: EngineConfig, notes: list[str]
-) -> bool:
+) -> bool | None:
     """Return True if the encoder's layers are compiled: if they can be, as recorded or requested.
+
+    None: neither is so.
 
     Raises:
         UsageError: the network cannot be compiled, or the request contradicts the checkpoint.
@@ -349,7 +354,27 @@ def _compiled(
     decision = recorded_decision(requested, recorded, obstacle if prevented else "")
     if decision is not None and decision.reason:
         notes.append(f"not compiled: {decision.reason}")
-    return decision is not None and decision.compiled
+    return None if decision is None else decision.compiled
+
+
+def _compiles_by_lever(
+    setup: FinetuneSetup, engine: EngineConfig, precision: Precision, notes: list[str]
+) -> bool:
+    """Return True if a GPU lever compiles fine-tuning, and a pretraining as long would be."""
+    context = LeverContext(
+        device=setup.world.device,
+        engine=engine.name,
+        processes=setup.world.size,
+        precision=precision,
+        optimizer=setup.config.optimizer,
+        layout="packed",
+        finetuning=True,
+    )
+    tokens = setup.config.global_batch * float(setup.train.samples.lengths.mean())
+    positions = math.ceil(tokens / setup.world.size)
+    work = WorkEstimate(micro_batches=setup.steps, positions=positions)
+    levers = usable_levers(setup.build.execution.gpu_levers, context, notes)
+    return bool(levers) and decide_on_gpu(setup.start.model, work).compiled
 
 
 def spread(numbers: I64, lengths: I64) -> I64:

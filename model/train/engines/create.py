@@ -24,4 +24,6 @@ def create_engine(
     engine: Engine = resolve_name(ENGINES[choice.name])(
         trained, recipe, world, choice, micro_batch=micro_batch, accumulation=accumulation
     )
+    for lever in choice.levers:
+        lever.attach(engine, trained.model)
     return engine

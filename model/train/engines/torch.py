@@ -33,7 +33,16 @@ from cloze.model.train.spec.train_spec import TrainingHyperparameters
 
 
 class TorchEngine:
-    """A single process, or data parallel processes that sum their gradients."""
+    """A single process, or data parallel processes that sum their gradients.
+
+    Attributes, which GPU levers may replace:
+        clip_gradients: scales the gradients of the given norm down to a limit.
+        after_update: called when weights have changed.
+        graphs: runs a micro-batch in place of `forward_backward`; gradients then stay in place.
+    """
+
+    after_update: Callable[[], None] | None = None
+    graphs: Callable[[Batch, Tensor], Tensor] | None = None
 
     # Norm of the reduced gradients, a scalar on the device.
     # A static method: an instance would pass itself in front of the gradients.
@@ -69,6 +78,9 @@ class TorchEngine:
 
     def backward(self, batch: Batch, counts: Tensor, *, last: bool) -> Tensor:
         timeline = self._world.timeline
+        if self.graphs is not None:
+            with timeline.section("backward", on_device=True):
+                return self.graphs(batch, counts)
         with timeline.section("forward", on_device=True):
             loss, figures = self._trained(batch, counts)
         reducing = self._reducing(last) if self._reduces else nullcontext()
@@ -76,6 +88,16 @@ class TorchEngine:
             (loss if self.loss_scaler is None else loss * self.loss_scaler.value).backward()
         detached: Tensor = figures.detach()
         return detached
+
+    def forward_backward(self, batch: Batch, counts: Tensor) -> Tensor:
+        """Run `backward` of one process without loss scale, and without measuring its parts."""
+        loss, figures = self._trained(batch, counts)
+        loss.backward()
+        detached: Tensor = figures.detach()
+        return detached
+
+    def clip_gradients(self, norm: Tensor, limit: float) -> None:
+        clip_grads_with_norm_(self._parameters, limit, norm)
 
     def step(self, learning_rate: float, step: int | None = None) -> Tensor | float:
         with self._world.timeline.section("optimizer", on_device=True):
@@ -94,21 +116,23 @@ class TorchEngine:
                 # Most steps of a trained model need no clipping, which saves a pass over all
                 # gradients.
                 if 0 < self._clip < norm_value < math.inf:
-                    clip_grads_with_norm_(parameters, self._clip, norm)
+                    self.clip_gradients(norm, self._clip)
                 if math.isfinite(norm_value):
                     self.optimizer.step()
             else:
                 # The device decides whether to update, and the host reads the norm later, without
                 # waiting here.
                 if self._clip > 0:
-                    clip_grads_with_norm_(parameters, self._clip, norm)
+                    self.clip_gradients(norm, self._clip)
                 # torch's fused optimizers read it, and Cloze's own.
                 self.optimizer.found_inf = 1.0 - torch.isfinite(norm).float()  # type: ignore[attr-defined]
                 self.optimizer.step()
             if self.loss_scaler is not None:
                 self.loss_scaler.update(norm)
+            if self.after_update is not None:
+                self.after_update()
             # None, not zero: a parameter without a gradient is then left out of the next update.
-            self.optimizer.zero_grad(set_to_none=True)
+            self.optimizer.zero_grad(set_to_none=self.graphs is None)
             return norm_value if self._waits else norm
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
@@ -117,6 +141,8 @@ class TorchEngine:
     def load_weights(self, weights: Mapping[str, Tensor]) -> None:
         with torch.no_grad():
             self._copy_weights(weights)
+        if self.after_update is not None:
+            self.after_update()
 
     def optimizer_state(self) -> Iterator[TensorSlice]:
         states = (

@@ -78,21 +78,29 @@ class WeightedLosses(TrainModule):
                 loss = loss + weight * sums[number][0] / counts[number].clamp(min=1)
         return loss, figures_of(sums)
 
-    def set_compiled(self, compiled: bool) -> None:
-        """Compile training steps from the next one on, or none."""
+    def set_compiled(self, compiled: bool, *, whole: bool = False, dynamic: bool = True) -> None:
+        """Compile training steps from the next one on, or none.
+
+        Args:
+            whole, dynamic: on a GPU: one graph for the step, and for all shapes.
+        """
         on_cpu = self.device_type == "cpu"
         self._compiled = self._loss
-        self._layerwise = compiled and not (on_cpu and self.one_graph)
-        compile_layers(self.model, self._layerwise)
+        self._layerwise = compiled and not (self.one_graph if on_cpu else whole)
+        compile_layers(self.model, self._layerwise, dynamic=dynamic)
         for module in self.model.modules():
             if isinstance(module, VocabularyHead):
-                module.compiled = self._layerwise and not on_cpu
-        if compiled and not self._layerwise:
+                module.compiled = compiled and not on_cpu
+        if not compiled or self._layerwise:
+            return
+        if on_cpu:
             self._compiled = torch.compile(
                 self._loss, dynamic=False, options={"fallback_random": True}
             )
             # Recomputing activations, above all masks, is cheaper than keeping them.
             torch._functorch.config.aggressive_recomputation = True
+        else:
+            self._compiled = torch.compile(self._loss, dynamic=dynamic)
 
 
 def figures_of(sums: Sequence[tuple[Tensor, Tensor]]) -> Tensor:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from cloze.core.errors import UsageError
 from cloze.core.stages.execution import TrainingOptions
+
+if TYPE_CHECKING:
+    from cloze.model.train.spec.levers import Lever
 
 ENGINES: dict[str, str] = {
     "torch": "cloze.model.train.engines.torch:TorchEngine",
@@ -30,12 +34,14 @@ class EngineConfig:
         reason: why `auto` chose it, or why ZeRO is not used; empty if obvious.
         offload: True if the optimizer state is in host memory; with fsdp, also sharded weights and
             gradients.
+        levers: GPU levers of the steps.
     """
 
     name: str
     zero: int
     reason: str = ""
     offload: bool = False
+    levers: tuple[Lever, ...] = ()
 
 
 def choose_engine(

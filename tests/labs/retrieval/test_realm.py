@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.labs.retrieval.test_index import index
 from tests.model.datasets import write_dataset
+from tests.model.layers.test_device_questions import NoQuestions
 from tests.model.tasks.stages import Listener
 from tests.model.train.ranks import config
 from tests.pipeline.corpus.corpora import write_corpus
@@ -296,3 +298,33 @@ def test_what_does_not_fit_is_refused(made: dict[str, str], tmp_path: Path) -> N
     refused("is for engine torch", made, execution={"zero": 2})
     pairs = write_dataset(tmp_path / "pairs", pair_task="nsp")
     refused("objective mlm and rows of one text", {**made, "dataset": pairs})
+
+
+def test_a_step_on_a_gpu_asks_the_device_for_nothing(made: dict[str, str]) -> None:
+    """Lengths, candidates and intervals are known on the host; the loss is that of the CPU."""
+    shards = ShardedRows(made["dataset"], "train")
+    assert shards.info is not None
+    build = BuildContext(path="", inputs=made, fingerprint="f" * 64, execution=Execution())
+    pieces, settings = storage.join(made["dataset"], "tokenizer"), config(retrieval={"passages": K})
+    losses, gradients = [], []
+    for device_type in ("cpu", "cuda"):
+        network = tiny_model(3, hidden_dropout=0.0, attention_dropout=0.0)
+        found = load_retrieval(settings, build, tiny_config(), shards.info, pieces, ("mlm",))
+        assert isinstance(found, RealmCompanion)
+        found.extend(network)
+        scoring = RetrievalModule(network, found, "fp32", device_type).train()
+        numbers = np.arange(4)
+        batch = collate(shards.take(numbers, numbers * 0), pad=found.passages.pad, longest=LENGTH)
+        counts = torch.ones(1)
+        scoring({**batch, "step": torch.tensor(0)}, counts)  # vectors and copies of the interval
+        for step in (0, 1):
+            asking = nullcontext() if device_type == "cpu" else NoQuestions()
+            with asking:
+                loss, _ = scoring({**batch, "step": step}, counts)
+                loss.backward()
+            losses.append(float(loss.detach()))
+        gradients.append(
+            torch.cat([one.grad.flatten() for one in scoring.parameters() if one.grad is not None])
+        )
+    assert losses[:2] == pytest.approx(losses[2:], rel=1e-5)
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-6)

@@ -55,7 +55,7 @@ def test_loss_and_gradients_are_those_of_whole_logits(
     """A GPU has columns behind the vocabulary."""
     in_rows_of(rows, V, monkeypatch)
     if how != "cpu":
-        monkeypatch.setattr(cross_entropy, "_filler", lambda vocabulary, _: -vocabulary % 16)
+        monkeypatch.setattr(cross_entropy, "filler_columns", lambda vocabulary, _: -vocabulary % 16)
         monkeypatch.setattr(cross_entropy, "_compiled_rows", lambda: cross_entropy._fused_rows)
     hidden, weight, added, labels = factors(dtype, bias)
     wanted = [tensor for tensor in (hidden, weight, added) if tensor is not None]
