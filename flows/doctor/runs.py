@@ -49,7 +49,8 @@ def servers() -> Iterator[Finding]:
         observed = ", ".join(filter(None, phrases))
         yield Finding(service["title"], observed, ok=is_up or is_starting, fix=fix)
     if process_state(current.get("pid", 0)) == "T":
-        yield _stopped("cloze ui", current["pid"])
+        observed = f"process {current['pid']} is stopped: it restarts no server and ends none"
+        yield problem("cloze ui", observed, f"kill -CONT {current['pid']}")
     if not current:
         yield Finding("servers", f"none run for {runs.resolve()}; `cloze ui` starts them")
     for variable, path in SERVERS.items():
@@ -71,11 +72,6 @@ def servers() -> Iterator[Finding]:
                 fix=f"start that server (a team's with `make up`, one here with "
                 f"`cloze ui`), or unset {variable}",
             )
-
-
-def _stopped(check: str, pid: int) -> Finding:
-    observed = f"process {pid} is stopped: it restarts no server and ends none"
-    return problem(check, observed, f"kill -CONT {pid}")
 
 
 def _refusal(api: str) -> str:

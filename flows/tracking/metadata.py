@@ -71,7 +71,6 @@ def _git(*arguments: str) -> str | None:
 
 MOST = 100  # parameters per run
 CHARACTERS = 500  # per value
-NOT_COMPARED = ("name", "run")  # sections that do not change the result
 OPEN = (None, "auto")  # values that the stage chooses; known when it ends
 
 
@@ -83,24 +82,19 @@ def of_node(config: StageConfig, axis_values: Mapping[str, Any]) -> dict[str, st
     identity = config.fingerprint_fields().items()
     differing = {name: value for name, value in identity if value not in OPEN}
     axes = {axis: value for axis, value in axis_values.items() if axis not in plain}
-    return _short({**axes, **differing, **plain})
+    return shortened({**axes, **differing, **plain})
 
 
 def resolved_values(config: StageConfig, summary: Mapping[str, Any]) -> dict[str, str]:
     """Return what the stage chose for values that the config leaves open, such as learning_rate."""
     open_fields = [name for name, value in config.model_dump(mode="json").items() if value in OPEN]
     resolved = {name: summary.get(name) for name in open_fields}
-    return _short(
+    return shortened(
         {key: resolved[key] for key in resolved if isinstance(resolved[key], str | int | float)}
     )
 
 
-def of_run(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the run's parameters, `SECTION.KEY`, from the config as the user wrote it."""
-    return _short({name: section for name, section in config.items() if name not in NOT_COMPARED})
-
-
-def _short(values: Mapping[str, Any]) -> dict[str, str]:
+def shortened(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the values as flat text, truncated to MLflow's limits."""
     texts = {}
     for name, value in flatten(values)[:MOST]:

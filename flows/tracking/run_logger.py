@@ -187,7 +187,9 @@ class MlflowRunLogger:
             name = self._title or f"{self.name} {time.strftime('%m-%d %H:%M')}"
             tags = {"cloze.kind": "pipeline", "cloze.name": self.name, **self.tags()}
             self._parent = self.spool.start_run(name, tags=tags, run=self._run_id)
-            self.spool.params(self._parent, metadata.of_run(self._config))
+            compared = self._config.keys() - {"name", "run"}  # which do not change the result
+            written = {name: self._config[name] for name in self._config if name in compared}
+            self.spool.params(self._parent, metadata.shortened(written))
             for file, content in ((CONFIG, self._config), (RESOLVED, self._resolved)):
                 redacted = redact(to_jsonable_python(content, fallback=str))
                 self.spool.text(
