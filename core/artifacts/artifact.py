@@ -80,7 +80,6 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         files = self.files
         return files.size if isinstance(files, FileTable) else sum(entry.size for entry in files)
 

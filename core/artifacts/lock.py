@@ -61,7 +61,6 @@ class Lease:
         return True
 
     def put(self) -> None:
-        """Write the object."""
         self.facts["count"] += 1
         storage.write_bytes(self.path, json.dumps(self.facts).encode())
 

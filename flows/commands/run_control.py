@@ -203,7 +203,6 @@ def _cancel_run(name: str, as_json: bool, remedy: str) -> None:
 
 
 def _note(text: str) -> None:
-    """Print a message about progress."""
     from cloze.flows.views import terminal
 
     terminal.console().print(text, markup=False, soft_wrap=True)

@@ -166,7 +166,6 @@ def packages() -> Iterator[Finding]:
 
 
 def _version(name: str) -> str | None:
-    """Return the version of an installed package."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
     return None

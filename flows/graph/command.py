@@ -60,7 +60,6 @@ class CommandConfig:
         }
 
     def dump(self) -> dict[str, Any]:
-        """Return the values with defaults filled in."""
         return {**self.values, self.node.stage: self.node.config.model_dump(mode="json")}
 
 

@@ -127,7 +127,6 @@ class LocalRanks:
         return events
 
     def _end(self, rank: int, code: int) -> Event:
-        """Return the event of a rank that has ended."""
         out_of_memory = code == -signal.SIGKILL and self._memory.short()
         return {
             "ended": code,

@@ -185,7 +185,6 @@ class LaunchSpec:
         return len(self.hosts)
 
     def ranks_of(self, node: int) -> range:
-        """Return the global ranks of a node."""
         first = sum(self.counts[:node])
         return range(first, first + self.counts[node])
 

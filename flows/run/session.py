@@ -143,7 +143,6 @@ class RunSession:
             self.screen.print(text, style="dim", markup=False, soft_wrap=True)
 
     def step(self, name: str) -> plan.PlannedNode:
-        """Return the planned node of that name."""
         return next(step for step in self.steps if step.name == name)
 
     def remaining(self) -> RunSession:

@@ -95,7 +95,6 @@ class RunStatusFile:
                 self.write()
 
     def update(self, **values: Any) -> None:
-        """Set fields of the run."""
         self.content |= values
         self.write()
 
@@ -114,7 +113,6 @@ class RunStatusFile:
             self.write()
 
     def facts(self, name: str, **values: Any) -> None:
-        """Set fields of a node and keep its state."""
         self.content["nodes"][name] |= values
         self.write()
 
@@ -152,7 +150,6 @@ class RunStatusFile:
         return status_file.cancel_mark(self.path).exists()
 
     def end(self, state: str, error: str | None = None) -> None:
-        """Write the final state of the run."""
         self._ended.set()
         status_file.end_nodes(self.content, status_file.STOPPED)
         self.update(state=state, ended=time.time(), error=redact(error))

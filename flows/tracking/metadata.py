@@ -75,7 +75,6 @@ OPEN = (None, "auto")  # values that the stage chooses; known when it ends
 
 
 def of_node(config: StageConfig, axis_values: Mapping[str, Any]) -> dict[str, str]:
-    """Return a node's parameters."""
     fields = config.model_dump(mode="json").items()
     closed = {name: value for name, value in fields if value not in OPEN}
     plain = {name: value for name, value in closed.items() if type(value) in (str, int, float)}
@@ -174,7 +173,6 @@ class SystemMetricsSampler:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread."""
         self._ended.set()
         self._thread.join(timeout=self._seconds)
 
@@ -191,7 +189,6 @@ class SystemMetricsSampler:
             )
 
     def sample(self) -> dict[str, float]:
-        """Return the current values."""
         free = processes.free_memory(psutil.virtual_memory().available)
         metrics = {
             "system/cpu_percent": psutil.cpu_percent(),

@@ -72,7 +72,6 @@ class MlflowRunLogger:
     """
 
     def __init__(self, runs: Path) -> None:
-        """Open a spool in the runs directory `runs`."""
         self.spool = Spool(runs / DIRECTORY, tracking_uri(runs))
         self.runs, self.name = runs, ""
         self._run_id: str | None = None
@@ -117,7 +116,6 @@ class MlflowRunLogger:
         return {**metadata.tags(), "mlflow.source.name": source}
 
     def node(self, step: PlannedNode) -> MlflowNodeReporter:
-        """Return a node's reporter, a context manager."""
         return MlflowNodeReporter(self, step)
 
     def finished(
@@ -175,7 +173,6 @@ class MlflowRunLogger:
         return build_id
 
     def end_node_run(self, step: PlannedNode, status: str) -> None:
-        """Record that a node's run has ended."""
         with self._changing:
             previous = self._worst.get(step.node.section, STATUSES[0])
             self._worst[step.node.section] = max(previous, status, key=STATUSES.index)

@@ -26,7 +26,6 @@ def application() -> ASGIApp:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until SIGTERM."""
     connect(os.environ["MLFLOW_BACKEND_STORE_URI"])
     from mlflow import cli, server
 

@@ -279,7 +279,6 @@ def when(seconds: float | None) -> str:
 
 
 def show_runs(out: Console, records: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print one line per run: state, finished nodes, current nodes."""
     table = table_of(
         ("run", "state", "nodes", "started", "took", "now"), right=("nodes", "took"), whole=True
     )
@@ -314,7 +313,6 @@ def _now(nodes: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
-    """Print one line per node."""
     out.print(
         f"[bold]{escape(on_one_line(record['run']))}[/] {state(record['state'])}  started "
         f"{when(record['started'])}, {format_duration(elapsed(record))}"

@@ -165,7 +165,6 @@ class InferenceCommand(GroupedCommand):
     def predict(
         self, request: Request, options: Mapping[str, Any], fields: Mapping[str, Any] | None = None
     ) -> None:
-        """Run the stage on the request and print its predictions."""
         from cloze.flows.graph.command import run_inference
 
         with contextlib.ExitStack() as stack:
