@@ -272,7 +272,6 @@ def hash_files(
     """Return size and sha256 of each file below `path`, reading several at a time.
 
     Args:
-        names: file names relative to `path`.
         volatile: patterns of names that are marked as no data.
         report: called with the number of bytes after each read, from any thread.
         known: sha256 and size of files by name, which are not read.

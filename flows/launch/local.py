@@ -61,11 +61,7 @@ class LocalRanks:
     ) -> None:
         """Start the ranks.
 
-        Args:
-            worker: module that each rank runs.
-            environments: environment variables of each rank; see `host_setup.rank_environments`.
-            logs: directory for the ranks' output.
-            report: receives the process ids.
+        `environments`: environment variables of each rank; see `host_setup.rank_environments`.
         """
         self.worker, self.job_file, self.logs, self._report = worker, job_file, logs, report
         self.processes: dict[int, subprocess.Popen[bytes]] = {}

@@ -49,7 +49,6 @@ def render(
     """Return the page as HTML.
 
     Args:
-        nodes: nodes in topological order.
         scores: output of `cloze.flows.report.report_nodes.scores`.
         masks: entries with `node`, `text` and `candidates` (token, score, sequence).
         unfilled: number of checkpoints whose filled masks are not shown.

@@ -152,7 +152,6 @@ class SystemMetricsSampler:
     The first sample comes after a second, so that short nodes have one; the others at intervals.
 
     Args:
-        ids: process ids by rank.
         report: called with each sample, values by name.
         directory: directory on the disk whose free space is reported.
     """

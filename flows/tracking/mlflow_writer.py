@@ -255,7 +255,6 @@ class Registry:
         metrics are logged in both cases.
 
         Args:
-            checkpoint: a complete checkpoint directory.
             metrics: metrics by name (letters, digits and `_-./: `).
             step: training step of the checkpoint and the metrics.
             build: build id of the training; its MLflow run gets the metrics, too.

@@ -206,9 +206,7 @@ class InferenceCommand(GroupedCommand):
     ) -> None:
         """Run the stage for a file that has a format of its own, and print what it contains.
 
-        Args:
-            receive: called with each batch of predictions.
-            finish: called with the summary; it completes the file and describes its content.
+        `finish`: called with the summary; it completes the file and describes its content.
         """
         from cloze.flows.graph.command import run_inference
 
