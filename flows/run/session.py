@@ -199,17 +199,17 @@ class RunSession:
             return None
         from cloze.flows.tracking.run_logger import MlflowRunLogger
 
+        config = self.config
         try:
-            logger, name = MlflowRunLogger(places.runs_directory()), self.config.name
+            logger = MlflowRunLogger(places.runs_directory())
         except OSError as error:  # records never stop a run
             reason = escape(describe_os_error(error, "records"))
             self.screen.print(f"[yellow]nothing of this run is recorded in MLflow: {reason}[/]")
             return None
-        if self.command:
-            logger.begin_single(f"{self.command.node.stage} {Path(name).name}")
+        if isinstance(config, CommandConfig):
+            logger.begin_single(f"{config.node.stage} {Path(config.name).name}")
         else:
-            resolved = self.config.dump()
-            logger.begin(name, self.config.values, resolved, self._run_id, self._title)
+            logger.begin(config.name, config.values, config.dump(), self._run_id, self._title)
         return logger
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
