@@ -335,9 +335,10 @@ def parse_config(model: type[ConfigT], values: Mapping[str, Any], where: str) ->
             hint = did_you_mean(str(fault["loc"][-1]), known) if known else "remove it"
             raise UsageError(f"unknown config key {field}; {hint}") from error
         if fault["type"] == "missing":
-            raise UsageError(
-                f"{field} is missing; {_example(model, fault['loc'], field)}"
-            ) from error
+            info = model.model_fields.get(str(fault["loc"][0]))
+            examples = info.examples if info is not None and len(fault["loc"]) == 1 else None
+            how = f"give it: --set {field}='{examples[0]}'" if examples else "give it a value"
+            raise UsageError(f"{field} is missing; {how}") from error
         message = str(fault["msg"]).removeprefix("Value error, ")
         # a rule that names its fields itself
         is_about_fields = fault["type"] == "value_error" and isinstance(fault["input"], Mapping)
@@ -351,14 +352,6 @@ _SECTION = "section"  # key of a validation's context: section of the config
 def within(info: ValidationInfo, field: str) -> str:
     """Return the section of a field whose config a validator of another config parses."""
     return ".".join(filter(None, ((info.context or {}).get(_SECTION), field)))
-
-
-def _example(model: type[BaseModel], location: tuple[int | str, ...], name: str) -> str:
-    """Return how to set a missing field, by the field's example if it has one."""
-    field = model.model_fields.get(str(location[0])) if len(location) == 1 else None
-    if field is not None and field.examples:
-        return f"give it: --set {name}='{field.examples[0]}'"
-    return "give it a value"
 
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> set[str]:

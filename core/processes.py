@@ -301,7 +301,6 @@ class HeartbeatWriter:
             _STATUS.pack_into(self._memory, 0, self._step, self._phase, self._since, limit)
 
     def set_phase(self, phase: RankPhase) -> None:
-        """Start a phase now."""
         self._phase, self._since = phase, time.monotonic()
         self._write()
 

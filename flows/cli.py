@@ -93,7 +93,6 @@ MOVED = {
 
 
 def _modules() -> dict[str, str]:
-    """Return the module of each command."""
     shared = {name: module for module, names in MODULES.items() for name in names.split()}
     own = [name for rows in COMMANDS.values() for name in rows]
     return {
@@ -376,5 +375,4 @@ def _fail(error: BaseException, message: str, code: int, *, debug: bool, as_json
 
 
 def entry() -> NoReturn:
-    """Run the console script."""
     sys.exit(main())

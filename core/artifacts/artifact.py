@@ -80,7 +80,6 @@ class Manifest:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
         files = self.files
         return files.size if isinstance(files, FileTable) else sum(entry.size for entry in files)
 
@@ -273,7 +272,6 @@ def hash_files(
     """Return size and sha256 of each file below `path`, reading several at a time.
 
     Args:
-        names: file names relative to `path`.
         volatile: patterns of names that are marked as no data.
         report: called with the number of bytes after each read, from any thread.
         known: sha256 and size of files by name, which are not read.

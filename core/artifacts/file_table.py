@@ -40,7 +40,6 @@ class FileTable:
 
     @classmethod
     def write(cls, file: str, entries: Sequence[FileEntry], content_sha256: str) -> FileTable:
-        """Write the table of `entries`."""
         import pyarrow as pa
 
         fields = [("path", pa.string()), ("size", pa.int64()), ("sha256", pa.binary(32))]

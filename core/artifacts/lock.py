@@ -26,6 +26,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from typing import IO, Any
 
 from cloze.core import storage
@@ -61,7 +62,6 @@ class Lease:
         return True
 
     def put(self) -> None:
-        """Write the object."""
         self.facts["count"] += 1
         storage.write_bytes(self.path, json.dumps(self.facts).encode())
 
@@ -199,16 +199,14 @@ POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 1.0  # for a holder that is releasing the lock, or only tests it
 
 
-@contextlib.contextmanager
-def locked(out: str) -> Iterator[Callable[[], None]]:
+def locked(out: str) -> AbstractContextManager[Callable[[], None]]:
     """Hold the lock of `out`; call the yielded check before the manifest is written.
 
     The check raises ClozeError if another builder has taken the lock over.
 
     Raises UsageError: another process is building there; the message names it.
     """
-    with _local(out) if storage.is_local(out) else _remote(out) as check:
-        yield check
+    return _local(out) if storage.is_local(out) else _remote(out)
 
 
 @contextlib.contextmanager

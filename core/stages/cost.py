@@ -95,7 +95,6 @@ class CostModel:
 
 
 def artifact_metadata(manifest: Manifest) -> dict[str, Any]:
-    """Return the metadata of a finished artifact."""
     return {
         **manifest.summary,
         "rows": manifest.rows or manifest.summary.get("rows", 0),

@@ -241,7 +241,10 @@ def run_with_prefect(session: RunSession) -> Mapping[str, BuildResult]:
     except Exception as error:
         if session.failures:
             raise schedule.combine_errors(session.failures) from None
-        if not _is_unreachable(error):
+        # Prefect is not installed, did not start, or does not answer. Its HTTP client (httpx, in
+        # newer versions httpx2) is known by its base class; RuntimeError: after a failed start.
+        bases = [base.__name__ for base in type(error).__mro__]
+        if not isinstance(error, (ImportError, OSError, RuntimeError)) and "HTTPError" not in bases:
             raise
         remaining = session.remaining()
         cause = " ".join(str(error).split())[:200]
@@ -252,14 +255,3 @@ def run_with_prefect(session: RunSession) -> Mapping[str, BuildResult]:
         )
         return run_plain(remaining)
     return session.results
-
-
-def _is_unreachable(error: Exception) -> bool:
-    """Check whether Prefect is not installed, did not start, or does not respond.
-
-    Prefect's HTTP client (httpx, in newer versions httpx2) is recognized by its base class name.
-    """
-    kinds = (ImportError, OSError, RuntimeError)  # RuntimeError: the client's, after a failed start
-    return isinstance(error, kinds) or any(
-        base.__name__ == "HTTPError" for base in type(error).__mro__
-    )

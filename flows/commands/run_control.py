@@ -12,6 +12,7 @@ from cloze.core import accounts, storage
 from cloze.core.errors import DataError, UsageError, shell_command
 from cloze.core.humanize import printable
 from cloze.core.places import runs_directory
+from cloze.core.records import read_record
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
 from cloze.flows.commands.base.stage_command import (
     OF_EXECUTION,
@@ -110,7 +111,7 @@ def logs(target: str, lines: int, as_json: bool) -> None:
     metrics = _end(metrics_file, min(lines, METRIC_LINES)) if storage.exists(metrics_file) else []
     if as_json:
         files = [{"file": str(log), "lines": end} for log, end in ends.items()]
-        emit({"logs": files, "metrics": list(filter(None, map(_values, metrics)))})
+        emit({"logs": files, "metrics": list(filter(None, map(read_record, metrics)))})
         return
     for log, end in ends.items():
         click.echo(printable("\n".join([f"==> {log} <==", *end])))
@@ -142,19 +143,12 @@ def _end(path: str, lines: int) -> list[str]:
     return storage.read_at_once(path).decode(errors="replace").splitlines()[-lines:]
 
 
-def _values(line: str) -> dict[str, Any] | None:
-    """Return the metrics of a line; None for an incomplete line."""
-    from cloze.core.records import read_record
-
-    return read_record(line)
-
-
 def _format_metrics(line: str) -> str:
     """Return a line of metrics in readable form."""
     from cloze.core.humanize import format_number
     from cloze.flows.views.live import training_line
 
-    values = _values(line)
+    values = read_record(line)
     if values is None:
         return line
     numbers = {name: values[name] for name in values if name not in ("step", "time")}
@@ -224,7 +218,6 @@ def _cancel_run(name: str, as_json: bool, remedy: str) -> None:
 
 
 def _note(text: str) -> None:
-    """Print a message about progress."""
     from cloze.flows.views import terminal
 
     terminal.console().print(text, markup=False, soft_wrap=True)

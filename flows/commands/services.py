@@ -336,7 +336,11 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
             )
     all_ok = all(result.ok for result in results.values())
     if as_json:
-        rows = [_row(path, verification) for path, verification in results.items()]
+        rows = [
+            {"artifact": path, "ok": result.ok, "content_sha256": result.content_sha256,
+             "bytes": result.bytes, "errors": list(result.errors)}
+            for path, result in results.items()
+        ]  # fmt: skip
         emit({"ok": all_ok, "artifacts": rows})
     for path, result in results.items():
         if result.ok and not as_json:
@@ -346,13 +350,3 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
             click.echo(on_one_line(f"{path}: {error}"), err=True)
     if not all_ok:
         ctx.exit(3)
-
-
-def _row(path: str, result: Verification) -> dict[str, Any]:
-    return {
-        "artifact": path,
-        "ok": result.ok,
-        "content_sha256": result.content_sha256,
-        "bytes": result.bytes,
-        "errors": list(result.errors),
-    }

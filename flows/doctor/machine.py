@@ -166,7 +166,6 @@ def packages() -> Iterator[Finding]:
 
 
 def _installed(name: str) -> str:
-    """Return the version of a package; "" if it is not installed."""
     with contextlib.suppress(metadata.PackageNotFoundError):
         return metadata.version(name)
     return ""

@@ -49,7 +49,8 @@ def servers() -> Iterator[Finding]:
         observed = ", ".join(filter(None, phrases))
         yield Finding(service["title"], observed, ok=is_up or is_starting, fix=fix)
     if process_state(current.get("pid", 0)) == "T":
-        yield _stopped("cloze ui", current["pid"])
+        observed = f"process {current['pid']} is stopped: it restarts no server and ends none"
+        yield problem("cloze ui", observed, f"kill -CONT {current['pid']}")
     if not current:
         yield Finding("servers", f"none run for {runs.resolve()}; `cloze ui` starts them")
     for variable, path in SERVERS.items():
@@ -71,11 +72,6 @@ def servers() -> Iterator[Finding]:
                 fix=f"start that server (a team's with `make up`, one here with "
                 f"`cloze ui`), or unset {variable}",
             )
-
-
-def _stopped(check: str, pid: int) -> Finding:
-    observed = f"process {pid} is stopped: it restarts no server and ends none"
-    return problem(check, observed, f"kill -CONT {pid}")
 
 
 def _refusal(api: str) -> str:
@@ -149,9 +145,10 @@ def orphans() -> Iterator[Finding]:
             continue
         with suppress(psutil.Error, OSError):
             parent = process.environ().get(PARENT_PID, "")
-            is_orphan = parent.isdigit() and not psutil.pid_exists(int(parent))
-            if is_orphan and _is_in_namespace(process.pid):
-                orphaned.setdefault(process.pid, f"the process {parent} of its run is gone")
+            if parent.isdigit() and not psutil.pid_exists(int(parent)):
+                spaces = {os.readlink(f"/proc/{pid}/ns/pid") for pid in (process.pid, "self")}
+                if len(spaces) == 1:  # not in a container, where ids mean other processes
+                    orphaned.setdefault(process.pid, f"the process {parent} of its run is gone")
     for pid, reason in orphaned.items():
         with suppress(psutil.Error):
             command = " ".join(psutil.Process(pid).cmdline())[:60]
@@ -230,13 +227,6 @@ def refused_records() -> Iterator[Finding]:
         " kept",
         partial(requeue, spools),
     )
-
-
-def _is_in_namespace(pid: int) -> bool:
-    """Return whether a process is in this PID namespace; a process in a container is not."""
-    with suppress(OSError):
-        return os.readlink(f"/proc/{pid}/ns/pid") == os.readlink("/proc/self/ns/pid")
-    return False
 
 
 def _end(pids: list[int]) -> None:

@@ -39,9 +39,7 @@ class GraphBuilder(PartialGraph):
     ) -> None:
         """Build the graph.
 
-        Args:
-            sections: values of the sections, in the file's order.
-            tokenizer: path of an existing vocabulary, which replaces the vocab node.
+        `sections`: values of the sections, in the file's order.
         """
         inherited = {name: inherit(sections, name) for name in sections}
         never = frozenset(

@@ -12,7 +12,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,6 +37,7 @@ class CommandConfig:
     node: Node  # the only node; `node.out` is the artifact's directory
     directory: Path
     is_transient: bool = False  # the artifact is removed after its metrics are shown
+    left_out: Mapping[str, str] = field(default_factory=dict)  # as of a run; nothing
 
     @property
     def name(self) -> str:
@@ -52,10 +53,6 @@ class CommandConfig:
         return accounts.project()
 
     @property
-    def left_out(self) -> dict[str, str]:
-        return {}
-
-    @property
     def values(self) -> dict[str, Any]:
         """The command's options that differ from the defaults, for the record."""
         return {
@@ -63,10 +60,6 @@ class CommandConfig:
             "inputs": {role: origin.path for role, origin in self.node.inputs.items()},
             "run": self.node.execution.model_dump(mode="json", exclude_defaults=True),
         }
-
-    def dump(self) -> dict[str, Any]:
-        """Return the values with defaults filled in."""
-        return {**self.values, self.node.stage: self.node.config.model_dump(mode="json")}
 
 
 def command_directory(runs: Path, out: str) -> Path:

@@ -153,7 +153,6 @@ def preset_names() -> list[str]:
 
 
 def samples_directory() -> Path:
-    """Return the directory of the sample data."""
     return (DATA / "samples").resolve()
 
 

@@ -47,7 +47,6 @@ class Node:
 
     @property
     def depends_on(self) -> tuple[str, ...]:
-        """Names of the nodes that this node reads, without duplicates."""
         return tuple(
             dict.fromkeys(origin.node for origin in self.inputs.values() if origin.node is not None)
         )

@@ -147,9 +147,7 @@ def merge(
     expands the shorthand (`StageConfig.expand_shorthand`). An override of a field removes its
     alternatives (`StageConfig.mutually_exclusive`): a budget replaces a preset's steps.
 
-    Args:
-        config: config class of the values; None: a plain mapping.
-        where: the section, for messages.
+    `config`: config class of the values; None: a plain mapping.
 
     Raises UsageError: an override sets a key of a value that is no mapping and has no expansion.
     """
@@ -188,9 +186,7 @@ def combinations(
 ) -> Iterator[tuple[dict[str, Any], list[Mapping[str, Any]]]]:
     """Yield (value or name by axis, fields that each name sets) for each combination of a matrix.
 
-    Args:
-        matrix: axes with values, or with names that set fields; None: one combination, no axes.
-        where: the section, for messages.
+    `matrix`: axes with values, or with names that set fields; None: one combination, no axes.
 
     Raises:
         UsageError: an axis is no list or mapping, is empty or repeats a value; or a value cannot be

@@ -62,7 +62,6 @@ class PlannedNode:
 
     @property
     def last_seconds(self) -> float | None:
-        """Seconds of the node's last build."""
         return self.previous.seconds if self.previous else None
 
     @property

@@ -67,7 +67,6 @@ class Agent:
         self._slots = ExitStack()  # slots
 
     def run(self) -> int:
-        """Run to the end and return the exit code."""
         signal.signal(signal.SIGTERM, self._terminate)
         signal.signal(signal.SIGINT, self._terminate)
         beat = threading.Thread(target=self._beat, name="beat", daemon=True)

@@ -224,7 +224,8 @@ class AgentRankGroup:
             events += [(None, {"preempted": True})] * self._handle.preempted()
         if not self._is_released and all(node.ready for node in self._nodes):
             self._is_released = True
-            self._release()
+            go = {"port": self._nodes[0].port, "hosts": [node.address for node in self._nodes]}
+            event_files.write_json(self.launch.file(GO), go)
         return events
 
     def _process(self, node: _Node, event: dict[str, Any], events: list[RankEvent]) -> None:
@@ -269,10 +270,6 @@ class AgentRankGroup:
         elif now > node.seen + LOST_SECONDS:
             _, fault = self._lose(node, f"no sign of life for {LOST_SECONDS:.0f} s")
             events.append((None, {**fault, "silent": True}))
-
-    def _release(self) -> None:
-        hosts = [node.address for node in self._nodes]
-        event_files.write_json(self.launch.file(GO), {"port": self._nodes[0].port, "hosts": hosts})
 
     def _lose(self, node: _Node, why: str) -> RankEvent:
         """Mark a node as lost and return the event."""

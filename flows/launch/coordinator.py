@@ -19,7 +19,7 @@ from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import StageConfig
 from cloze.core.errors import StoppedError, TimeLimitError, UsageError, shell_command
 from cloze.core.identity import recorded_source
-from cloze.core.stages.execution import Execution
+from cloze.core.stages.execution import LAUNCHER_FIELDS, Execution
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.core.stages.worker import LOGS, Job, local_directory
 from cloze.flows.launch import cancel_requests, host_setup, protocol, site
@@ -209,7 +209,13 @@ def run_in_worker_processes(
             single=not stage.parallel,
         )
         launcher = protocol.LAUNCHERS.find(execution.launcher)
-        protocol.refuse_other_fields(build.execution)
+        for name, reader in LAUNCHER_FIELDS.items():
+            if (value := getattr(build.execution, name)) and reader != execution.launcher:
+                text = " ".join(value) if isinstance(value, tuple) else value
+                raise UsageError(
+                    f"{name} ({text}) is for --launcher {reader}, not {execution.launcher}; choose "
+                    f"that launcher, or leave the option out"
+                )
         launcher.check(execution)
         if foreign is None or foreign[0] == 0:  # torchrun's other ranks do not own the directory
             _make_room(build, launcher)

@@ -80,7 +80,6 @@ class EventReader:
 
 
 def write_json(path: str, content: Mapping[str, Any]) -> None:
-    """Write a small JSON file atomically."""
     storage.write_bytes(path, json.dumps(content).encode(), private=holds_secret(content))
 
 

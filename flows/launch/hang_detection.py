@@ -47,11 +47,7 @@ class HangReport:
 class HangDetector:
     """Hang detector of one host's ranks.
 
-    Args:
-        pids: process ids by rank.
-        watched: heartbeat readers by rank.
-        logs: log files that receive the stacks, by rank.
-        elsewhere: other hosts have ranks, too.
+    `logs`: log files that receive the stacks, by rank; `elsewhere`: other hosts have ranks, too.
     """
 
     def __init__(

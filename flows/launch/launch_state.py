@@ -168,7 +168,6 @@ class LaunchState:
         return self.codes.get(rank) or int(self.endings.get(rank, {}).get("exit_code", 0))
 
     def stopped_sentence(self, otherwise: str | None = None) -> str:
-        """Return what a rank said when it stopped on request."""
         for event in self.endings.values():
             if event.get("exit_code") == StoppedError.exit_code:
                 return str(event["error"])

@@ -61,11 +61,7 @@ class LocalRanks:
     ) -> None:
         """Start the ranks.
 
-        Args:
-            worker: module that each rank runs.
-            environments: environment variables of each rank; see `host_setup.rank_environments`.
-            logs: directory for the ranks' output.
-            report: receives the process ids.
+        `environments`: environment variables of each rank; see `host_setup.rank_environments`.
         """
         self.worker, self.job_file, self.logs, self._report = worker, job_file, logs, report
         self.processes: dict[int, subprocess.Popen[bytes]] = {}
@@ -127,7 +123,6 @@ class LocalRanks:
         return events
 
     def _end(self, rank: int, code: int) -> Event:
-        """Return the event of a rank that has ended."""
         out_of_memory = code == -signal.SIGKILL and self._memory.short()
         return {
             "ended": code,

@@ -28,9 +28,9 @@ from typing import Any, Protocol
 
 from cloze.core import storage
 from cloze.core.artifacts.checkpoints import LaunchFence
-from cloze.core.errors import ClozeError, UsageError
+from cloze.core.errors import ClozeError
 from cloze.core.plugins import Table
-from cloze.core.stages.execution import LAUNCHER_FIELDS, Execution, LaunchOptions
+from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import Job
 from cloze.flows.launch import event_files
@@ -185,7 +185,6 @@ class LaunchSpec:
         return len(self.hosts)
 
     def ranks_of(self, node: int) -> range:
-        """Return the global ranks of a node."""
         first = sum(self.counts[:node])
         return range(first, first + self.counts[node])
 
@@ -228,18 +227,6 @@ class AgentGroup(Protocol):
 
     def stop(self) -> None:
         """End all running agents unconditionally."""
-
-
-def refuse_other_fields(execution: LaunchOptions) -> None:
-    """Raise UsageError if an option is given that only another launcher reads."""
-    for name, launcher in LAUNCHER_FIELDS.items():
-        value = getattr(execution, name)
-        if value and execution.launcher != launcher:
-            text = " ".join(value) if isinstance(value, tuple) else value
-            raise UsageError(
-                f"{name} ({text}) is for --launcher {launcher}, not {execution.launcher}; choose "
-                f"that launcher, or leave the option out"
-            )
 
 
 # Table of launchers: name -> import path. A new launcher is one file and one line here, or a row of

@@ -6,14 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from cloze.core.errors import (
-    ClozeError,
-    DataError,
-    NotFiniteError,
-    StoppedError,
-    TimeLimitError,
-    UsageError,
-)
+from cloze.core import errors
+from cloze.core.errors import ClozeError
 from cloze.core.stages.execution import Execution
 from cloze.flows.machine.slots import number_of
 
@@ -24,9 +18,11 @@ _NUMBER = re.compile(r"\d+(\.\d+)?")
 
 def is_retryable(error: BaseException) -> bool:
     """Return False if a retry fails in the same way, and for requested stops and time limits."""
-    return isinstance(error, Exception) and not isinstance(
-        error, (UsageError, DataError, NotFiniteError, StoppedError, TimeLimitError)
-    )
+    certain = (
+        errors.UsageError, errors.DataError, errors.NotFiniteError, errors.StoppedError,
+        errors.TimeLimitError,
+    )  # fmt: skip
+    return isinstance(error, Exception) and not isinstance(error, certain)
 
 
 def backoff_seconds(attempt: int, first: float) -> float:

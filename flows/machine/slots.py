@@ -81,7 +81,6 @@ class MachineResources:
 
     @property
     def cpus(self) -> int:
-        """Number of cores."""
         return len(self.cores)
 
 

@@ -30,10 +30,7 @@ class Layout:
 def layout(after: Mapping[str, Sequence[str]], *, box: float, gap: float) -> Layout:
     """Place the nodes.
 
-    Args:
-        after: predecessors by node, in topological order; predecessors that come later are ignored.
-        box: height of a node.
-        gap: distance between two nodes.
+    `after`: predecessors by node, in topological order; predecessors that come later are ignored.
     """
     parents: dict[str, list[str]] = {}
     ancestors: dict[str, set[str]] = {}

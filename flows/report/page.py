@@ -49,7 +49,6 @@ def render(
     """Return the page as HTML.
 
     Args:
-        nodes: nodes in topological order.
         scores: output of `cloze.flows.report.report_nodes.scores`.
         masks: entries with `node`, `text` and `candidates` (token, score, sequence).
         unfilled: number of checkpoints whose filled masks are not shown.
@@ -58,6 +57,7 @@ def render(
     environment = templates_in(TEMPLATES)
     environment.filters |= {"si": format_count, "seconds": format_duration}
     by_stage = {stage: [node for node in nodes if node.stage == stage] for stage in stages.TABLE}
+    created = max((node.manifest.created for node in nodes), default="")  # 2026-11-29T11:35:…
     packages: dict[str, str] = {}
     for node in nodes:
         packages |= node.manifest.packages
@@ -100,15 +100,10 @@ def render(
         unfilled=max(0, unfilled),
         config=yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=110),
         packages=sorted(packages.items()),
-        created=_moment(max((node.manifest.created for node in nodes), default="")),
+        created=f"{created[:16].replace('T', ' ')} UTC" if created else "",
         run=run_of(nodes[0].path) if nodes else "",
         execution=nodes[-1].manifest.execution if nodes else {},
     )
-
-
-def _moment(created: str) -> str:
-    """Return `2026-11-29 11:35 UTC` for a manifest's time, which is in UTC."""
-    return f"{created[:16].replace('T', ' ')} UTC" if created else ""
 
 
 def _cards(

@@ -47,7 +47,6 @@ class ReportNode:
 
     @property
     def after(self) -> tuple[str, ...]:
-        """Names of the nodes that it needs."""
         origins = self.placement.inputs.values()
         return tuple(dict.fromkeys(origin.partition("/")[0] for origin in origins))
 
@@ -138,7 +137,6 @@ def grouped(
 
 
 def scored_sections(nodes: Iterable[ReportNode]) -> dict[str, list[ReportNode]]:
-    """Return nodes with scores by section."""
     return grouped((node for node in nodes if node.scores), lambda node: node.placement.section)
 
 

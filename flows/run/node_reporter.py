@@ -53,10 +53,7 @@ class StartedNodes:
 class NodeReporter(Reporter):
     """Reporter that writes a node's progress to the status file and forwards reports to listeners.
 
-    Args:
-        listeners: reporters that receive every report.
-        started: the nodes that attempts of the run have started.
-        stop: event that is set when the node must stop.
+    `started`: the nodes that attempts of the run have started.
     """
 
     def __init__(

@@ -44,7 +44,6 @@ def directory(runs: Path) -> Path:
 
 
 def write(runs: Path, state: Mapping[str, Any]) -> None:
-    """Write `state.json`."""
     storage.write_bytes(str(directory(runs) / STATE), json.dumps(state, indent=1).encode())
 
 

@@ -144,7 +144,6 @@ class RunSession:
             self.screen.print(text, style="dim", markup=False, soft_wrap=True)
 
     def step(self, name: str) -> plan.PlannedNode:
-        """Return the planned node of that name."""
         return next(step for step in self.steps if step.name == name)
 
     def remaining(self) -> RunSession:
@@ -202,18 +201,17 @@ class RunSession:
         from cloze.flows.tracking.run_logger import MlflowRunLogger
 
         assert self.record is not None
-        name, project = self.config.name, self.config.project
+        config, owner = self.config, self.record.content["owner"]
         try:
-            logger = MlflowRunLogger(places.runs_directory(), project, self.record.content["owner"])
+            logger = MlflowRunLogger(places.runs_directory(), config.project, owner)
         except OSError as error:  # records never stop a run
             reason = escape(describe_os_error(error, "records"))
             self.screen.print(f"[yellow]nothing of this run is recorded in MLflow: {reason}[/]")
             return None
-        if self.command:
-            logger.begin_single(f"{self.command.node.stage} {Path(name).name}")
+        if isinstance(config, CommandConfig):
+            logger.begin_single(f"{config.node.stage} {Path(config.name).name}")
         else:
-            resolved = self.config.dump()
-            logger.begin(name, self.config.values, resolved, self._run_id, self._title)
+            logger.begin(config.name, config.values, config.dump(), self._run_id, self._title)
         return logger
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -80,9 +80,7 @@ def fix(runs: Path) -> str:
 def _read(root: Path, data: Path | None = None) -> dict[str, bytes]:
     """Return the content of a package's files by path in the copy, but for bytecode.
 
-    Args:
-        root: folder of the package.
-        data: folder of the files of `flows.data`, which a checkout has at its top.
+    `data`: folder of the files of `flows.data`, which a checkout has at its top.
     """
     tops = {"cloze": root}
     if data is not None:

@@ -106,7 +106,6 @@ class RunStatusFile:
                 self.write()
 
     def update(self, **values: Any) -> None:
-        """Set fields of the run."""
         self.content |= values
         self.write()
 
@@ -125,7 +124,6 @@ class RunStatusFile:
             self.write()
 
     def facts(self, name: str, **values: Any) -> None:
-        """Set fields of a node and keep its state."""
         self.content["nodes"][name] |= values
         self.write()
 
@@ -174,7 +172,6 @@ class RunStatusFile:
         return ""
 
     def end(self, state: str, error: str | None = None) -> None:
-        """Write the final state of the run."""
         self._ended.set()
         status_file.end_nodes(self.content, status_file.STOPPED)
         if by := self.cancelled_by:

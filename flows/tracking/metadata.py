@@ -64,36 +64,29 @@ def _git(*arguments: str) -> str | None:
 
 MOST = 100  # parameters per run
 CHARACTERS = 500  # per value
-NOT_COMPARED = ("name", "run")  # sections that do not change the result
 OPEN = (None, "auto")  # values that the stage chooses; known when it ends
 
 
 def of_node(config: StageConfig, axis_values: Mapping[str, Any]) -> dict[str, str]:
-    """Return a node's parameters."""
     fields = config.model_dump(mode="json").items()
     closed = {name: value for name, value in fields if value not in OPEN}
     plain = {name: value for name, value in closed.items() if type(value) in (str, int, float)}
     identity = config.fingerprint_fields().items()
     differing = {name: value for name, value in identity if value not in OPEN}
     axes = {axis: value for axis, value in axis_values.items() if axis not in plain}
-    return _short({**axes, **differing, **plain})
+    return shortened({**axes, **differing, **plain})
 
 
 def resolved_values(config: StageConfig, summary: Mapping[str, Any]) -> dict[str, str]:
     """Return what the stage chose for values that the config leaves open, such as learning_rate."""
     open_fields = [name for name, value in config.model_dump(mode="json").items() if value in OPEN]
     resolved = {name: summary.get(name) for name in open_fields}
-    return _short(
+    return shortened(
         {key: resolved[key] for key in resolved if isinstance(resolved[key], str | int | float)}
     )
 
 
-def of_run(config: Mapping[str, Any]) -> dict[str, str]:
-    """Return the run's parameters, `SECTION.KEY`, from the config as the user wrote it."""
-    return _short({name: section for name, section in config.items() if name not in NOT_COMPARED})
-
-
-def _short(values: Mapping[str, Any]) -> dict[str, str]:
+def shortened(values: Mapping[str, Any]) -> dict[str, str]:
     """Return the values as flat text, truncated to MLflow's limits."""
     texts = {}
     for name, value in flatten(values)[:MOST]:
@@ -152,7 +145,6 @@ class SystemMetricsSampler:
     The first sample comes after a second, so that short nodes have one; the others at intervals.
 
     Args:
-        ids: process ids by rank.
         report: called with each sample, values by name.
         directory: directory on the disk whose free space is reported.
     """
@@ -173,7 +165,6 @@ class SystemMetricsSampler:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the thread."""
         self._ended.set()
         self._thread.join(timeout=self._seconds)
 
@@ -190,7 +181,6 @@ class SystemMetricsSampler:
             )
 
     def sample(self) -> dict[str, float]:
-        """Return the current values."""
         free = processes.free_memory(psutil.virtual_memory().available)
         metrics = {
             "system/cpu_percent": psutil.cpu_percent(),

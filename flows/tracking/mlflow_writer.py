@@ -40,7 +40,6 @@ class MlflowWriter:
     """Writer of records to MLflow."""
 
     def __init__(self, uri: str, directory: Path) -> None:
-        """Write to MLflow at `uri`; `directory`: the spools' directory."""
         self.uri, self.directory = uri, directory
         self._path = database.path_of(uri)
         self._opened = database.file_identity(self._path)
@@ -260,7 +259,6 @@ class Registry:
         metrics are logged in both cases.
 
         Args:
-            checkpoint: a complete checkpoint directory.
             metrics: metrics by name (letters, digits and `_-./: `).
             step: training step of the checkpoint and the metrics.
             build: build id of the training; its MLflow run gets the metrics, too.

@@ -124,7 +124,6 @@ class MlflowRunLogger:
         return {**metadata.tags(), **own, "mlflow.source.name": source}
 
     def node(self, step: PlannedNode) -> MlflowNodeReporter:
-        """Return a node's reporter, a context manager."""
         return MlflowNodeReporter(self, step)
 
     def finished(
@@ -182,7 +181,6 @@ class MlflowRunLogger:
         return build_id
 
     def end_node_run(self, step: PlannedNode, status: str) -> None:
-        """Record that a node's run has ended."""
         with self._changing:
             previous = self._worst.get(step.node.section, STATUSES[0])
             self._worst[step.node.section] = max(previous, status, key=STATUSES.index)
@@ -194,7 +192,9 @@ class MlflowRunLogger:
             name = self._title or f"{self.name} {time.strftime('%m-%d %H:%M')}"
             tags = {"cloze.kind": "pipeline", "cloze.name": self.name, **self.tags()}
             self._parent = self.spool.start_run(name, tags=tags, run=self._run_id)
-            self.spool.params(self._parent, metadata.of_run(self._config))
+            compared = self._config.keys() - {"name", "run"}  # which do not change the result
+            written = {name: self._config[name] for name in self._config if name in compared}
+            self.spool.params(self._parent, metadata.shortened(written))
             for file, content in ((CONFIG, self._config), (RESOLVED, self._resolved)):
                 redacted = redact(to_jsonable_python(content, fallback=str))
                 self.spool.text(

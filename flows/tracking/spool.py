@@ -232,7 +232,6 @@ class Spool:
         self.metrics(run, values, self._known[run].sample, series=spool_state.SAMPLES)
 
     def file(self, run: str, path: str) -> None:
-        """Log a file as an artifact of the run."""
         self._write({"op": "file", "run": run, "path": path})
 
     def text(self, run: str, name: str, text: str) -> None:

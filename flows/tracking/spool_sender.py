@@ -56,9 +56,7 @@ class SpoolSender:
     def send(self, spool: Path, stream: IO[bytes], *, is_over: bool) -> bool:
         """Send new records; return whether there were any.
 
-        Args:
-            stream: the claimed spool.
-            is_over: the spool is complete; it is removed when all of it has arrived.
+        `is_over`: the spool is complete; it is removed when all of it has arrived.
 
         Raises Exception: a record could not be sent.
         """

@@ -181,7 +181,6 @@ def write(directory: Path, run: str, memory: RunCursor) -> None:
 
 
 def write_ids(directory: Path, run: str, experiment: str, mlflow: str) -> None:
-    """Store MLflow's ids of a run."""
     _change(directory, run, lambda known: replace(known, experiment=experiment, mlflow=mlflow))
 
 
@@ -264,7 +263,6 @@ def requeue(directory: Path) -> int:
 
 
 def _entries(directory: Path) -> Iterator[dict[str, Any]]:
-    """Yield all complete entries."""
     path = directory / FILE
     for line in path.read_bytes().split(b"\n") if path.exists() else ():
         entry = read_record(line, {"reason": str, "record": dict})

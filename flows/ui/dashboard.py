@@ -68,7 +68,6 @@ def serve(
     """Serve the dashboard of a runs directory until the process ends.
 
     Args:
-        host: address to listen on.
         allowed: further `Host` values to accept, such as `dashboard:8090`.
         login: `user:password` that each request must have; None: none is asked for.
         announce: called once it listens.

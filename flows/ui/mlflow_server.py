@@ -28,7 +28,6 @@ def application() -> ASGIApp:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until SIGTERM."""
     uri = os.environ["MLFLOW_BACKEND_STORE_URI"]
     if path := database.path_of(uri):
         share(path.parent)  # runs of other accounts record there, too

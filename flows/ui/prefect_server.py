@@ -14,7 +14,6 @@ from cloze.flows.ui.timed_protocol import TimedProtocol
 
 
 def main(port: int) -> None:
-    """Serve until SIGTERM."""
     os.environ["PREFECT_SERVER_API_HOST"] = LOOPBACK
     os.environ["PREFECT_SERVER_API_PORT"] = str(port)
     os.environ["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] = ",".join(origins(port))

@@ -101,7 +101,6 @@ class ServiceProcess:
         return True
 
     def kill(self) -> None:
-        """Kill the process group."""
         if self.process is not None and self.process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)

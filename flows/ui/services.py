@@ -44,12 +44,10 @@ class Service:
 
     @property
     def address(self) -> str | None:
-        """URL of the server's pages."""
         return None if self.port is None else address(self.port)
 
 
 def address(port: int, host: str = LOOPBACK) -> str:
-    """Return the URL of a port of this machine."""
     return f"http://{host}:{port}"
 
 

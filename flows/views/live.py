@@ -184,7 +184,13 @@ class StageDisplay(Reporter):
         self._progress.update(
             self._task, completed=done, total=total, count=count, unit=unit, note=note
         )
-        self._notes(figures)
+        settings = (f"{name} {figures[name]}" for name in RESOLVED_FIELDS if name in figures)
+        resolved = ", ".join(settings) if "precision" in figures else ""
+        for text in (resolved, str(figures.get("note", ""))):
+            if text and text != self._noted:  # a repeated note is printed once
+                self._noted = text
+                name = "" if self._own else f"{self.name}: "
+                self.screen.print(f"{name}{text}", style="dim", markup=False, highlight=False)
         if warning := figures.get("warning"):
             self.screen.print(f"[yellow]warning:[/] {escape(str(warning))}")
 
@@ -203,17 +209,6 @@ class StageDisplay(Reporter):
         if line:
             self._line_at = now
             self.screen.print(line, soft_wrap=True, markup=False, highlight=False)
-
-    def _notes(self, figures: Mapping[str, Any]) -> None:
-        """Print notes on lines of their own; a repeated note is printed once."""
-        settings = ", ".join(
-            f"{name} {figures[name]}" for name in RESOLVED_FIELDS if name in figures
-        )
-        for note in (settings if "precision" in figures else "", str(figures.get("note", ""))):
-            if note and note != self._noted:
-                self._noted = note
-                name = "" if self._own else f"{self.name}: "
-                self.screen.print(f"{name}{note}", style="dim", markup=False, highlight=False)
 
     def _note(self, figures: Mapping[str, Any]) -> str:
         limit = MORE if self._wide else FEW

@@ -279,7 +279,6 @@ def when(seconds: float | None) -> str:
 
 
 def show_runs(out: Console, records: Mapping[str, Mapping[str, Any]]) -> None:
-    """Print one line per run: state, finished nodes, current nodes; whose, if there are several."""
     owners = [record.get("owner") or "" for record in records.values()]
     are_several = len(set(owners)) > 1
     table = table_of(
@@ -319,7 +318,6 @@ def _now(nodes: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
-    """Print one line per node."""
     out.print(
         f"[bold]{escape(on_one_line(record['run']))}[/] {state(record['state'])}  started "
         f"{when(record['started'])}, {format_duration(elapsed(record))}"

@@ -179,9 +179,7 @@ def table_of(
 ) -> Table:
     """Return an empty table in the common style.
 
-    Args:
-        right: columns with numbers.
-        whole: no cell is broken but in the last column, whose cells from `ellipsized` are cut off.
+    `whole`: no cell is broken but in the last column, whose cells from `ellipsized` are cut off.
     """
     table = _Table(
         box=None,

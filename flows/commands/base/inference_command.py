@@ -165,7 +165,6 @@ class InferenceCommand(GroupedCommand):
     def predict(
         self, request: Request, options: Mapping[str, Any], fields: Mapping[str, Any] | None = None
     ) -> None:
-        """Run the stage on the request and print its predictions."""
         from cloze.flows.graph.command import run_inference
 
         with contextlib.ExitStack() as stack:
@@ -207,9 +206,7 @@ class InferenceCommand(GroupedCommand):
     ) -> None:
         """Run the stage for a file that has a format of its own, and print what it contains.
 
-        Args:
-            receive: called with each batch of predictions.
-            finish: called with the summary; it completes the file and describes its content.
+        `finish`: called with the summary; it completes the file and describes its content.
         """
         from cloze.flows.graph.command import run_inference
 

@@ -57,7 +57,6 @@ class SlurmJobStatus:
 
     @property
     def ended(self) -> bool:
-        """The job has ended."""
         return self.state in ENDED
 
 

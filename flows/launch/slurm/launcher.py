@@ -37,18 +37,17 @@ from cloze.flows.launch.slurm.cli import MARGIN_SECONDS, FollowedJob, start_file
 DIRECTORY = "slurm"  # below LOGS
 WORK, SUBMITTED, SCRIPT = "work.json", "submitted.json", "job.sbatch"
 RESERVED = {  # sbatch options set by the launcher -> what to use instead
-    "--nodes": "--nodes", "-N": "--nodes", "--ntasks": "--processes", "-n": "--processes",
-    "--ntasks-per-node": "--processes",
-    "--signal": "--grace-seconds", "--requeue": "nothing: it is always set",
-    "--no-requeue": "nothing: the launcher requeues",
-    "--output": "nothing: the log is in _logs/slurm", "-o": "nothing: the log is in _logs/slurm",
-    "--error": "nothing: the log is in _logs/slurm", "-e": "nothing: the log is in _logs/slurm",
-    "--open-mode": "nothing: it is append", "--array": "a matrix in a run's config",
-    "-a": "a matrix in a run's config",
-    "--chdir": "nothing: paths are made absolute", "-D": "nothing: paths are made absolute",
-    "--job-name": "nothing: the launcher finds jobs by name",
-    "-J": "nothing: the launcher finds jobs by name",
-    "--parsable": "nothing: it is always set", "--wait": "nothing: cloze waits",
+    name: instead
+    for names, instead in {
+        "--nodes -N": "--nodes", "--ntasks -n --ntasks-per-node": "--processes",
+        "--signal": "--grace-seconds", "--requeue --parsable": "nothing: it is always set",
+        "--no-requeue": "nothing: the launcher requeues", "--wait": "nothing: cloze waits",
+        "--output -o --error -e": "nothing: the log is in _logs/slurm",
+        "--open-mode": "nothing: it is append", "--array -a": "a matrix in a run's config",
+        "--chdir -D": "nothing: paths are made absolute",
+        "--job-name -J": "nothing: the launcher finds jobs by name",
+    }.items()
+    for name in names.split()
 }  # fmt: skip
 
 
