@@ -270,6 +270,7 @@ class NightlyRun:
             "failed": failed_keys,
             "gone": [item.key for item in outcome.pruned],
             "errors": len(outcome.errors),
+            "by": journal.user_on_host(),
         }
 
     def _update_registry(self, ready: Mapping[str, Scores]) -> None:

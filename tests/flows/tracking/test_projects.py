@@ -95,7 +95,14 @@ def test_a_spool_is_sent_to_its_own_project_by_anothers_sender(
         (run,) = writer.client.search_runs([experiment.experiment_id])
         assert (run.info.run_name, run.info.status) == (project, "FINISHED")
     assert writer.client.get_experiment_by_name("third") is None
-    old = {"op": "start", "run": "x", "parent": None, "name": "old", "tags": {}, "time": 1}
+    old: dict[str, Any] = {
+        "op": "start",
+        "run": "x",
+        "parent": None,
+        "name": "old",
+        "tags": {},
+        "time": 1,
+    }
     writer.send(old)  # of an earlier version
     assert writer.client.get_experiment_by_name("third") is not None
     registry = Registry(tmp_path, uri, "nlp")
