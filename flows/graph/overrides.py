@@ -95,7 +95,7 @@ def parse(settings: Iterable[str], example: str, sections: bool = False) -> dict
         if (
             sections
             and "." not in key
-            and key not in ("name", "tokenizer", "size")
+            and key not in ("name", "project", "tokenizer", "size")
             and not isinstance(value, bool)
         ):
             raise UsageError(f"--set {setting!r} must look like {example}")

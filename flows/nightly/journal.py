@@ -6,8 +6,9 @@ skipped.
     {"kind": "night", "started", "ended", "seen": [key], "results": [{"key", "run", "training",
     "step", "written", "scores", "perplexity"}],
      "candidate": key, "why", "champion": the promoted {…} or null, "failed": {key: message},
-     "gone": [key], "errors": number of nodes that failed, "scheduled": when it was due, if made up}
-    {"kind": "champion", "time", "champion": {…}}    a user promoted a checkpoint by hand
+     "gone": [key], "errors": number of nodes that failed, "by": who ran the night,
+     "scheduled": when it was due, if made up}
+    {"kind": "champion", "time", "champion": {…}, "by"}  a user promoted a checkpoint by hand
     {"kind": "rollback", "time", "why", "by"}        the champion's predecessor is champion again
     {"kind": "registered", "time", "key", "version"} MLflow has registered the champion
 
@@ -197,7 +198,8 @@ class Journal:
                 since, why = stack[-1].since, stack[-1].why
             elif kind == ROLLBACK and len(stack) > 1:
                 stack = stack[:-1]
-                since, why = float(line["time"]), str(line["why"])
+                since = float(line["time"])
+                why = f"{line['why']} ({line['by']})" if "by" in line else str(line["why"])
             else:
                 continue
             change = Change(time=since, kind=kind, champion=stack[-1], replaced=previous, why=why)
@@ -323,9 +325,10 @@ def promote(journal: Journal, checkpoint: str, why: str) -> Champion:
         measured = [result["scores"] for result in results if result["key"] == candidate.key]
         last = measured[-1] if measured else {}
         scores = {task: round(100 * score["mean"], 2) for task, score in last.items()}
-        promoted = as_champion(candidate, scores, f"{why} ({_user()})")
+        promoted = as_champion(candidate, scores, f"{why} ({user_on_host()})")
         keep_champion_files(journal, promoted)
-        journal.append({"kind": CHAMPION, "time": promoted.since, "champion": asdict(promoted)})
+        line = {"time": promoted.since, "champion": asdict(promoted), "by": user_on_host()}
+        journal.append({"kind": CHAMPION, **line})
     return promoted
 
 
@@ -342,9 +345,10 @@ def roll_back(journal: Journal, why: str) -> Champion:
                 f"{journal.path} has no champion before the current one, so there is nothing to "
                 f"roll back to; promote a checkpoint instead"
             )
-        journal.append({"kind": ROLLBACK, "time": time.time(), "why": why, "by": _user()})
+        journal.append({"kind": ROLLBACK, "time": time.time(), "why": why, "by": user_on_host()})
     return champions[-2]
 
 
-def _user() -> str:
+def user_on_host() -> str:
+    """Return who asks for a change, for the journal: `user@host`."""
     return f"{user_name()}@{socket.gethostname()}"

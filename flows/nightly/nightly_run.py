@@ -283,6 +283,7 @@ class NightlyRun:
             "failed": failed_keys,
             "gone": [item.key for item in outcome.pruned],
             "errors": len(outcome.errors),
+            "by": journal.user_on_host(),
         }
 
     def _journal_lines(self, line: dict[str, Any]) -> list[dict[str, Any]]:

@@ -93,11 +93,12 @@ def survey(
         record = status_file.newest(directory, records) or {"state": "", "nodes": {}}
         is_running = record["state"] in (status_file.RUNNING, status_file.LOST)
         run = status_file.name_of(runs, directory)
-        if run in discarded and not is_running:
+        is_closed = "path" in record and not os.access(record["path"], os.R_OK)  # it may be running
+        if run in discarded and not (is_running or is_closed):
             continue
         if record["state"] == status_file.UNREADABLE:  # nobody knows what it has begun
             for each in [path for path in by_path if path.parent == directory.resolve()]:
-                need(each, "repair: the run's record is damaged")
+                need(each, "repair: the run's record is not readable")
         for name, node in record["nodes"].items():
             if is_running or node["state"] not in (status_file.FINISHED, status_file.CACHED):
                 for path in (_artifact_path(directory, node), *node.get("inputs", ())):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from html import escape
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from rich.console import Console
@@ -68,6 +70,21 @@ def test_the_dashboard_leads_to_the_nights_and_to_reports_and_both_lead_back(
         assert "default-src 'none'" in answer.headers["content-security-policy"]
         assert "script-src" not in answer.headers["content-security-policy"]
     for name in ("../sample", "..%2Fsample", "other", ".night", "sample%2Freport-aaa"):
+        assert site.get(f"/report/{name}").status_code == 404
+
+
+def test_a_run_of_two_parts_has_its_pages(site: TestClient) -> None:
+    runs: Path = site.runs  # type: ignore[attr-defined]
+    (runs / "alice").mkdir()
+    shutil.copytree(runs / "sample", runs / "alice" / "größe")
+    page = runs / "alice" / "größe" / "report-aaa" / "report.html"
+    page.parent.mkdir()
+    page.write_text("<html><main>alice's report</main></html>")
+    link = f"/report/alice/{quote('größe')}"
+    assert f'href="{link}"' in site.get("/").text
+    assert "alice's report" in site.get(link).text
+    assert f'<a href="{link}">report</a>' in site.get(link).text
+    for name in ("alice", "größe", "alice/größe/report-aaa", "alice/../sample"):
         assert site.get(f"/report/{name}").status_code == 404
 
 
