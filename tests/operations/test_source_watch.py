@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
+from cloze.core import storage
+from cloze.core.errors import ClozeError
 from cloze.core.processes import wait_until
 from cloze.flows.graph import config as configs
 from cloze.flows.prefect import source_watch
@@ -60,6 +62,10 @@ def test_a_source_that_grows_starts_one_run_and_the_nights_are_the_servers(
     os.utime(books / "a.txt", (0, 0))
     assert look().startswith("unchanged")
     (books / "b.txt").write_text("It was the worst of times.\n" * 40)
+    with monkeypatch.context() as context:  # a kill after the event: the next look sends it again
+        context.setattr(storage, "write_bytes", lambda *_: 1 / 0)
+        with pytest.raises(ClozeError, match="ZeroDivisionError"):
+            look()
     assert look().startswith("grown from 1 file, 1.04 kB to 2 files")
     (run,) = until(started)
     assert run["parameters"]["overrides"] == {"corpus.heldout_fraction": 0.1}
