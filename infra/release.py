@@ -2,9 +2,10 @@
 
 From the files of the commit, and no others, both distributions are built twice, in two places; a
 byte that differs ends the release. The wheels are checked by twine and installed into an empty
-environment of each Python given, where `cloze doctor` and `cloze run sample` run from an empty
-directory with an empty home. `dist/` then holds the wheels and source archives, `SHA256SUMS`, the
-bill of materials of what was installed (CycloneDX) and the release's notes, from CHANGELOG.md.
+environment of each Python given. `cloze doctor`, `cloze run sample` and `cloze ui` run there, from
+an empty directory with an empty home. `dist/` then holds the wheels and source archives,
+`SHA256SUMS`, the bill of materials of what was installed (CycloneDX) and the release's notes, from
+CHANGELOG.md.
 """
 
 from __future__ import annotations
@@ -13,13 +14,16 @@ import argparse
 import gzip
 import hashlib
 import io
+import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
 import tempfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -29,6 +33,7 @@ BIN = Path(sys.executable).parent
 # what a shell of a stranger holds, and where pip finds packages
 KEPT = ("PATH", "LANG", "TMPDIR", "PIP_CERT", "PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_CONSTRAINT")
 KEPT += ("PIP_EXTRA_INDEX_URL",)  # of torch without CUDA, where a runner's disk has no room for it
+SERVERS_SECONDS = 600  # on a loaded machine the three servers take minutes
 
 
 def run(*command: str | Path, where: Path | None = None, env: dict[str, str] | None = None) -> str:
@@ -196,8 +201,28 @@ def tried(python: str, dist: Path, number: str, place: Path) -> Path:
     cloze = environment / "bin" / "cloze"
     run(cloze, "doctor", where=here, env=env)
     last = run(cloze, "run", "sample", where=here, env=env).strip().splitlines()
+    served(cloze, here, env)
     print(f"{run(environment / 'bin' / 'python', '--version').strip()}: {last[-1]}", flush=True)
     return environment
+
+
+def served(cloze: Path, where: Path, env: dict[str, str]) -> None:
+    """Start `cloze ui`, and end the release unless all its servers come up with the deployments."""
+    log, record = where / "ui.log", where / "runs" / ".servers" / "state.json"
+    end = time.monotonic() + SERVERS_SECONDS
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            [str(cloze), "ui"], cwd=where, env=env, stdout=file, stderr=subprocess.STDOUT
+        )
+    try:
+        while process.poll() is None and time.monotonic() < end:
+            if record.exists() and json.loads(record.read_text())["state"] == "up":
+                return
+            time.sleep(1)
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+    sys.exit(f"{log.read_text()}\n`cloze ui` was not up after {SERVERS_SECONDS} s")
 
 
 def main() -> None:

@@ -211,3 +211,27 @@ def test_versions_that_differ_are_named(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "infra" / "cloze-pretraining" / "pyproject.toml").write_text(second)
     with pytest.raises(SystemExit, match=r"1\.2\.3"):
         release.version()
+
+
+@pytest.mark.parametrize(
+    ("does", "refused"),
+    [
+        (
+            'mkdir -p runs/.servers; echo \'{"state": "up"}\' > runs/.servers/state.json; sleep 60',
+            "",
+        ),
+        ("echo a deploy waits for Prefect; exit 1", "a deploy waits"),
+    ],
+)
+def test_a_release_whose_servers_do_not_come_up_is_none(
+    does: str, refused: str, tmp_path: Path
+) -> None:
+    program = tmp_path / "cloze"
+    program.write_text(f"#!/bin/bash\ntrap 'exit 0' INT\n{does} & wait\n")
+    program.chmod(0o755)
+    if refused:
+        program.write_text(f"#!/bin/bash\n{does}\n")
+        with pytest.raises(SystemExit, match=refused):
+            release.served(program, tmp_path, {"PATH": "/usr/bin:/bin"})
+    else:
+        release.served(program, tmp_path, {"PATH": "/usr/bin:/bin"})

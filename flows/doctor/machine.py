@@ -118,7 +118,7 @@ EXTRAS = {  # a host may have some extras and not others
 }
 # Package versions that install but do not work: version, partner, symptom.
 BROKEN = (
-    (Requirement("fastapi>=0.155"), "prefect", "Prefect's server does not start"),
+    (Requirement("fastapi>=0.151"), "prefect", "Prefect's server refuses requests of its client"),
     (Requirement("sqlalchemy>=2.1"), "prefect", "Prefect's server fails at its first write"),
 )
 FREE_BYTES, FULL_DAYS = 5 << 30, 7.0

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import re
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -65,16 +65,10 @@ NOTHING_KNOWN = Origin()
 
 def merge_origins(origins: Iterable[Origin]) -> Origin:
     """Merge the origins of one file that several sources contain; licences are joined by OR."""
-    known = list(origins)
-    merged = {
-        name: sorted({getattr(origin, name) for origin in known} - {""})
-        for name in (field.name for field in fields(Origin))
-    }
+    known = [asdict(origin) for origin in origins]
+    values = {name: sorted({each[name] for each in known} - {""}) for name in asdict(NOTHING_KNOWN)}
     return Origin(
-        **{
-            name: (" OR " if name == "licence" else ", ").join(values)
-            for name, values in merged.items()
-        }
+        **{name: (" OR " if name == "licence" else ", ").join(values[name]) for name in values}
     )
 
 

@@ -122,7 +122,7 @@ def test_a_mending_that_fails_says_why() -> None:
 
 @pytest.mark.parametrize(
     ("package", "version", "fix"),
-    [("fastapi", "0.155.1", "fastapi<0.155"), ("sqlalchemy", "2.1.0", "sqlalchemy<2.1")],
+    [("fastapi", "0.151.0", "fastapi<0.151"), ("sqlalchemy", "2.1.0", "sqlalchemy<2.1")],
 )
 def test_versions_that_install_and_do_not_work_are_told(
     monkeypatch: pytest.MonkeyPatch, package: str, version: str, fix: str

@@ -8,18 +8,21 @@ import platform
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from packaging.requirements import Requirement
 
 from cloze.core import plugins
 from cloze.core.errors import UsageError
 from cloze.flows.doctor import machine, runs
 from cloze.flows.doctor.machine import Finding, run_check
 from cloze.flows.run import server_addresses
+from tests.conftest import REPOSITORY
 
 
 def rows(check: Callable[[], Any]) -> list[dict[str, Any]]:
@@ -96,7 +99,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, str]
 
 def test_packages(installed: dict[str, str]) -> None:
     del installed["transformers"], installed["torch"], installed["pyarrow"]
-    installed |= {"fastapi": "0.155", "sqlalchemy": "2.1", "starlette": "3"}
+    installed |= {"fastapi": "0.151", "sqlalchemy": "2.1", "starlette": "3"}
     found = {row["check"]: row for row in rows(machine.packages)}
     assert list(found) == [*machine.PACKAGES, "versions"]
     assert found["deepspeed"] == good("deepspeed", "1.0")
@@ -107,15 +110,15 @@ def test_packages(installed: dict[str, str]) -> None:
     assert found["pyarrow"] == bad("pyarrow", "not installed", "pip install pyarrow")
     assert found["fastapi"] == bad(
         "fastapi",
-        "0.155, with prefect: Prefect's server does not start",
-        "pip install 'fastapi<0.155'",
+        "0.151, with prefect: Prefect's server refuses requests of its client",
+        "pip install 'fastapi<0.151'",
     )
     assert found["sqlalchemy"] == bad(
         "sqlalchemy",
         "2.1, with prefect: Prefect's server fails at its first write",
         "pip install 'sqlalchemy<2.1'",
     )
-    assert found["versions"] == good("versions", "not the tested ones: fastapi 0.155 (tested: 0.1)")
+    assert found["versions"] == good("versions", "not the tested ones: fastapi 0.151 (tested: 0.1)")
     installed["fastapi"] = "0.1"
     assert [row["check"] for row in rows(machine.packages)] == machine.PACKAGES
 
@@ -137,6 +140,17 @@ def test_a_host_without_the_extra_train_has_no_devices_to_check(installed: dict[
     installed["fastapi"] = "0.1"
     assert rows(machine.devices) == []
     assert all(row["ok"] for row in rows(machine.packages))
+
+
+def test_an_installation_without_constraints_gets_no_version_that_is_known_to_be_broken() -> None:
+    """`pip install cloze-pretraining` takes the newest version that the ranges allow."""
+    text = (REPOSITORY / "pyproject.toml").read_text()
+    extras = tomllib.loads(text)["project"]["optional-dependencies"]
+    ranges = {each.name: each.specifier for each in map(Requirement, extras["flows"])}
+    for broken, _, _ in machine.BROKEN:
+        (first,) = broken.specifier
+        assert first.operator == ">="
+        assert str(ranges[broken.name]) == f"<{first.version}"
 
 
 def test_plug_ins(monkeypatch: pytest.MonkeyPatch) -> None:
