@@ -70,7 +70,7 @@ def nightly(
 
 def _schedule() -> Schedule:
     """Return the schedule of the nights, of the Prefect server that is known or of the file."""
-    from cloze.flows.graph.plan import runs_directory
+    from cloze.core.places import runs_directory
     from cloze.flows.prefect.environment import prepare_prefect
     from cloze.flows.run.server_addresses import api
 

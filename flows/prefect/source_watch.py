@@ -32,11 +32,11 @@ from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.lock import is_locked, locked
 from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.humanize import format_bytes
+from cloze.core.places import runs_directory
 from cloze.core.records import read_record
 from cloze.core.secrets import redact
 from cloze.flows.graph import config as configs
 from cloze.flows.graph import overrides as nested
-from cloze.flows.graph.plan import runs_directory
 from cloze.flows.prefect import parameters as form
 from cloze.flows.prefect.automations import GROWN
 from cloze.flows.prefect.client import connected
