@@ -95,17 +95,15 @@ def deploy(
         entries = {str(entry["name"]): entry for entry in content["deployments"]}
         _check_owner(before, entries)
         desired = desired_schedules(entries, last)  # a wrong one is refused before any change
-        _run_prefect_deploy(api, path, content)
+        paused = {name for name in entries if (it := before.get(f"{name}/{name}")) and it.paused}
+        _run_prefect_deploy(api, path, content, paused)
         after = dict(_of_pool(client, pool))
         removed = [name for name, each in after.items() if _is_dropped(each, entries)]
         for name in removed:
             client.delete_deployment(after.pop(name).id)
         for deployment in after.values():
             _fit_form(client, deployment)
-        for name in sorted(name for name in before.keys() & after if before[name].paused):
-            # Prefect's command starts a paused deployment again
-            client.update_deployment(after[name].id, DeploymentUpdate(paused=True))
-            changes.append(f"deployment {name} stays paused")
+        changes += [f"deployment {name}/{name} stays paused" for name in sorted(paused)]
         own = _of_file(after, entries)
         remade = _remade(before, own, last)
         changes += [
@@ -226,13 +224,15 @@ def _pool(
     return name, changes
 
 
-def _run_prefect_deploy(api: str, path: Path, content: Mapping[str, Any]) -> None:
+def _run_prefect_deploy(api: str, path: Path, content: Mapping[str, Any], paused: set[str]) -> None:
     """Run `prefect deploy`, which supports everything that the file may contain.
 
-    It gets no schedules: it would replace all that a deployment has.
+    It gets no schedules: it would replace all that a deployment has. A pause that it is not given
+    would end, and a scheduled run begin.
     """
     entries = [
         {key: value for key, value in entry.items() if key != "schedules"}
+        | ({"paused": True} if entry["name"] in paused else {})
         for entry in content["deployments"]
     ]
     home = str(storage.local_setting(HOME, ".").resolve())  # working directory of deployed flows
