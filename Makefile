@@ -129,7 +129,9 @@ images:
 secrets:
 	@$(PYTHON) infra/make_secrets.py infra/secrets
 
+# Nobody writes to MLflow's database while `migrate` changes it.
 up: secrets
+	$(STACK) stop mlflow
 	$(STACK) up --detach --wait
 
 down:

@@ -107,7 +107,8 @@ def deploy(
         entries = {str(entry["name"]): entry for entry in content["deployments"]}
         _check_owner(before, entries)
         desired = desired_schedules(entries, last)  # a wrong one is refused before any change
-        _run_prefect_deploy(api, path, content)
+        paused = {name for name in entries if (it := before.get(_full_name(name))) and it.paused}
+        _run_prefect_deploy(api, path, content, paused)
         after = {
             name: each for name, each in _of_pool(client, pool) if project_of(each.name) == project
         }
@@ -116,10 +117,7 @@ def deploy(
             client.delete_deployment(after.pop(name).id)
         for deployment in after.values():
             _fit_form(client, deployment)
-        for name in sorted(name for name in before.keys() & after if before[name].paused):
-            # Prefect's command starts a paused deployment again
-            client.update_deployment(after[name].id, DeploymentUpdate(paused=True))
-            changes.append(f"deployment {name} stays paused")
+        changes += [f"deployment {_full_name(name)} stays paused" for name in sorted(paused)]
         own = _of_file(after, entries)
         remade = _remade(before, own, last)
         changes += [
@@ -215,14 +213,18 @@ def _check_owner(
 ) -> None:
     """Raise UsageError if the server has a deployment of others under a name of the file."""
     for name, entry in entries.items():
-        flow = name.rpartition(":")[2]
-        there = before.get(f"{flow}/{name}")
+        there = before.get(_full_name(name))
         found = str(there.entrypoint) if there else ENTRYPOINTS
         if not found.startswith(ENTRYPOINTS) and found != entry["entrypoint"]:
             raise UsageError(
-                f"the server's deployment {flow}/{name} runs {found}, which is not Cloze's; rename "
-                f"it or its flow, so that Cloze's does not replace it"
+                f"the server's deployment {_full_name(name)} runs {found}, which is not Cloze's; "
+                f"rename it or its flow, so that Cloze's does not replace it"
             )
+
+
+def _full_name(name: str) -> str:
+    """Return FLOW/NAME of a deployment of Cloze, whose name is FLOW or PROJECT:FLOW."""
+    return f"{name.rpartition(':')[2]}/{name}"
 
 
 REPLACED = (
@@ -289,13 +291,15 @@ def _pool(
     return name, changes
 
 
-def _run_prefect_deploy(api: str, path: Path, content: Mapping[str, Any]) -> None:
+def _run_prefect_deploy(api: str, path: Path, content: Mapping[str, Any], paused: set[str]) -> None:
     """Run `prefect deploy`, which supports everything that the file may contain.
 
-    It gets no schedules: it would replace all that a deployment has.
+    It gets no schedules: it would replace all that a deployment has. A pause that it is not given
+    would end, and a scheduled run begin.
     """
     entries = [
         {key: value for key, value in entry.items() if key != "schedules"}
+        | ({"paused": True} if entry["name"] in paused else {})
         for entry in content["deployments"]
     ]
     home = str(places.local_setting(HOME, ".").resolve())  # working directory of deployed flows

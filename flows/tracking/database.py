@@ -50,28 +50,25 @@ def file_identity(path: Path | None) -> tuple[int, int] | None:
 
 
 def make(path: Path) -> None:
-    """Make the file unless it exists. The caller holds its lock.
+    """Make the file, or migrate it to the schema of the MLflow here. The caller holds its lock.
 
     Raises ClozeError: a migration of the file is not finished, or a newer MLflow made the file.
     """
     from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-    if path.exists():
-        _check_not_newer(path)
-        with closing(sqlite3.connect(path)) as database:
-            if database.execute(UNFINISHED).fetchone() is not None:
-                raise ClozeError(
-                    f"{path} is being migrated, or its migration was killed; wait, or mend it with "
-                    f"`cloze doctor --fix`"
-                )
-            copy = Path(f"{path}{BEFORE}{_revision(path)}")
-            if is_older(path) and not copy.exists():
-                with closing(sqlite3.connect(temporary := _beside(path))) as kept:
-                    database.backup(kept)
-                temporary.rename(copy)
-        return
     temporary = _beside(path)
     try:
+        if path.exists():
+            _check_not_newer(path)
+            with closing(sqlite3.connect(path)) as database:
+                if database.execute(UNFINISHED).fetchone() is not None:
+                    raise ClozeError(
+                        f"{path} is being migrated, or its migration was killed; wait, or mend it "
+                        f"with `cloze doctor --fix`"
+                    )
+            if is_older(path):
+                _migrate(path, temporary)
+            return
         store = SqlAlchemyStore(f"sqlite:///{temporary}", str(path.parent / ARTIFACTS))
         store.engine.dispose()
         shutil.copymode(f"{path}.lock", temporary)  # SQLite lets no group write
@@ -79,6 +76,26 @@ def make(path: Path) -> None:
             os.link(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def _migrate(path: Path, temporary: Path) -> None:
+    """Migrate a copy while nobody writes to the file; it takes the file's place, which is kept.
+
+    MLflow would migrate in place, and give up half-way at a writer's lock. Writers of any version
+    wait or fail meanwhile, and their spools keep the records. SQLite writes to no file that was
+    replaced, so a sender that has the former one open notices.
+    """
+    from mlflow.db import commands
+
+    with closing(sqlite3.connect(path, BUSY_SECONDS, isolation_level=None)) as former:
+        former.execute("begin immediate")
+        with closing(sqlite3.connect(path)) as old, closing(sqlite3.connect(temporary)) as new:
+            old.backup(new)
+        commands(["upgrade", f"sqlite:///{temporary}"], standalone_mode=False)
+        shutil.copymode(path, temporary)
+        with suppress(FileExistsError):
+            os.link(path, f"{path}{BEFORE}{_revision(path)}")
+        temporary.replace(path)
 
 
 @functools.cache  # 68 files of MLflow, which do not change under a process
@@ -115,25 +132,6 @@ class SlowDatabaseError(ClozeError):
     """A file was not opened in time, of which nothing is wrong."""
 
 
-def _run(path: Path, *command: str) -> subprocess.CompletedProcess[str]:
-    """Run a module of Python on a file; raise `SlowDatabaseError` after `OPEN_SECONDS`."""
-    try:
-        return subprocess.run(
-            [sys.executable, "-m", *command, f"sqlite:///{path}"],
-            capture_output=True, text=True, timeout=OPEN_SECONDS, check=False,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired:
-        raise SlowDatabaseError(
-            f"{path} is slow: it took more than {OPEN_SECONDS:.0f} s to open, and nothing else is "
-            f"known to be wrong; run this again with less beside it"
-        ) from None
-
-
-def upgrade(path: Path) -> None:
-    """Migrate a file to the schema of the MLflow here, which by itself adds tables only."""
-    _run(path, "mlflow", "db", "upgrade")
-
-
 def why_closed(path: Path) -> tuple[str, bool]:
     """Return why MLflow cannot open a file, empty if it can, and whether `mend` may help.
 
@@ -147,15 +145,21 @@ def why_closed(path: Path) -> tuple[str, bool]:
         ) as database:
             database.execute("begin immediate")
         _check_not_newer(path)
-        done = _run(path, "cloze.flows.tracking.spool_state")
-    except SlowDatabaseError:
-        raise
     except (sqlite3.OperationalError, ClozeError) as error:
         return str(error), False  # locked, full, of another user or MLflow
     except sqlite3.DatabaseError as error:
         return str(error), True
-    is_held = done.returncode == HELD
-    return done.stdout.strip() or done.stderr.strip()[-200:], not is_held
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "cloze.flows.tracking.spool_state", f"sqlite:///{path}"],
+            capture_output=True, text=True, timeout=OPEN_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        raise SlowDatabaseError(
+            f"{path} is slow: it took more than {OPEN_SECONDS:.0f} s to open, and nothing else is "
+            f"known to be wrong; run this again with less beside it"
+        ) from None
+    return done.stdout.strip() or done.stderr.strip()[-200:], done.returncode != HELD
 
 
 def mend(path: Path, spools: Path) -> None:
@@ -174,8 +178,6 @@ def mend(path: Path, spools: Path) -> None:
                 rename = f'alter table "{name}" rename to "{original}"'
                 new.execute(f'drop table "{name}"' if original in tables else rename)
             new.commit()
-        if why_closed(copy)[0]:
-            upgrade(copy)
         if not why_closed(copy)[0]:
             copy.replace(path)
             return

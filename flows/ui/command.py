@@ -19,8 +19,8 @@ from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError, require_packages
 from cloze.core.processes import wait_until
 from cloze.flows.run import server_addresses
-from cloze.flows.tracking import spool_state
-from cloze.flows.tracking.spool import DIRECTORY
+from cloze.flows.tracking import database, spool_state
+from cloze.flows.tracking.spool import DIRECTORY, tracking_uri
 from cloze.flows.ui import login, processes
 from cloze.flows.ui.login import LOGIN_PATH
 from cloze.flows.ui.services import choose_port, grace_seconds, mlflow_elsewhere, services
@@ -92,6 +92,8 @@ def _supervise(
         screen.print("Ctrl-C ends them.")
 
     screen.print("starting Prefect, MLflow and the dashboard …")
+    if (file := database.path_of(tracking_uri(runs))) and file.exists() and database.is_older(file):
+        screen.print(f"MLflow migrates {file}: no run writes to it meanwhile, records wait")
     servers = services(ports["prefect"], ports.get("mlflow"))
     Supervisor(runs, servers, ports["page"], report=report, on_up=on_up).run()
 

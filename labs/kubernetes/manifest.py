@@ -29,8 +29,11 @@ FIELD = "kubernetes_options"  # of the execution, as of every launcher of a plug
 NODE = "node"  # replicated job and container in Trainer's runtimes
 GRACE_MARGIN = 15  # seconds added to the ranks' grace period, for the agent's last events
 # Trainer numbers the pods (PET_NODE_RANK). JobSet's headless service, named like the TrainJob,
-# resolves the pods' names. `exec` lets the agent receive the pod's SIGTERM.
+# resolves the pods' names. `exec` lets the agent receive the pod's SIGTERM. Where Trainer takes
+# progress, the first pod sends it.
 AGENT = (
+    'if [ "$PET_NODE_RANK" = 0 ] && [ "$KUBEFLOW_TRAINER_SERVER_URL" ]; then '
+    '"$0" -m cloze.labs.kubernetes.progress "$1" & fi; '
     'CLOZE_HOST_ADDRESS="$(hostname).$2" '
     'exec "$0" -m cloze.flows.launch.agent "$1" "$PET_NODE_RANK"'
 )

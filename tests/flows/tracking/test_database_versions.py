@@ -71,6 +71,65 @@ def test_a_look_migrates_nothing_and_a_run_keeps_a_copy(runs: Path) -> None:
     assert observed[1:] == [f"{path} opens"]
 
 
+def test_a_migration_waits_for_a_writer_and_others_wait_for_it(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow itself gives up half-way after five seconds, and writers add rows between its steps."""
+    import mlflow.db
+
+    path, migrate, refused = runs / "mlflow.db", mlflow.db.commands, []
+    path.unlink()
+    of_an_older_mlflow(path)
+    write = "insert into experiments (name, experiment_id) values ('theirs {0}', {0})"
+
+    def watched(*arguments: object, **more: object) -> None:
+        with (
+            closing(sqlite3.connect(path, timeout=0)) as other,
+            pytest.raises(sqlite3.OperationalError, match="locked") as error,
+        ):
+            other.execute(write.format(9))
+        refused.append(error.value)
+        migrate(*arguments, **more)
+
+    monkeypatch.setattr(mlflow.db, "commands", watched)
+    writer = sqlite3.connect(path, check_same_thread=False)
+    writer.execute(write.format(8))
+
+    def finish() -> None:
+        writer.commit()
+        writer.close()
+
+    timer = threading.Timer(7, finish)
+    timer.start()
+    opened_before = sqlite3.connect(path)
+    spool_state.connect(f"sqlite:///{path}")
+    timer.join()
+    assert len(refused) == 1
+    assert schema_and_names(path)[1] >= {"mine", "theirs 8"}
+    assert not database.is_older(path)
+    with closing(opened_before), pytest.raises(sqlite3.OperationalError, match="readonly"):
+        opened_before.execute(write.format(10))  # a sender then sees that the file was replaced
+
+
+def test_a_migration_that_fails_leaves_the_file_as_it_was(
+    runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import mlflow.db
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("no such column: of_ours")
+
+    path = runs / "mlflow.db"
+    path.unlink()
+    of_an_older_mlflow(path)
+    before = database.file_identity(path)
+    monkeypatch.setattr(mlflow.db, "commands", fail)
+    with pytest.raises(ClozeError, match=r"no such column: of_ours.*cloze doctor"):
+        spool_state.connect(f"sqlite:///{path}")
+    assert (database.file_identity(path), schema_and_names(path)[0]) == (before, OLDER)
+    assert [file.name for file in runs.iterdir() if file.name.startswith(".mlflow")] == []
+
+
 def test_a_database_of_an_older_mlflow_is_migrated_with_its_records(runs: Path) -> None:
     path = runs / "mlflow.db"
     head = schema_and_names(path)[0]
@@ -83,19 +142,6 @@ def test_a_database_of_an_older_mlflow_is_migrated_with_its_records(runs: Path) 
     assert database.why_closed(path)[0] == ""
     assert schema_and_names(path) == (head, {"Default", "mine"})
     assert asides(runs) == []
-
-
-def test_one_that_mlflow_refuses_as_out_of_date_is_upgraded(
-    runs: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As where a version of MLflow changes columns only, so that it does not migrate by itself."""
-    path, upgraded = runs / "mlflow.db", []
-    old = ("Detected out-of-date database schema (found version a, but expected b)", True)
-    monkeypatch.setattr(database, "why_closed", lambda _: ("", False) if upgraded else old)
-    monkeypatch.setattr(database, "upgrade", upgraded.append)
-    database.mend(path, runs)
-    assert len(upgraded) == 1
-    assert (asides(runs), path.exists()) == ([], True)
 
 
 def test_one_of_a_newer_mlflow_stays_where_it_is(runs: Path) -> None:
@@ -120,7 +166,6 @@ def test_a_schema_that_cannot_be_migrated_is_still_set_aside(
     path = runs / "mlflow.db"
     shutil.copyfile(path, tmp_path / "before")
     monkeypatch.setattr(database, "why_closed", lambda _: ("no such column", True))
-    monkeypatch.setattr(database, "upgrade", lambda _: None)
     database.mend(path, runs)
     assert (len(asides(runs)), path.exists()) == (1, False)
 
@@ -134,9 +179,8 @@ def test_a_slow_database_is_slow_and_stays_where_it_is(
     [finding] = doctor.mlflow_database()
     assert finding.ok
     assert finding.observed.startswith(f"{path} is slow: it took more than")
-    for mended in (lambda: database.mend(path, runs), lambda: database.upgrade(path)):
-        with pytest.raises(ClozeError, match="is slow"):
-            mended()
+    with pytest.raises(ClozeError, match="is slow"):
+        database.mend(path, runs)
     assert (asides(runs), path.exists()) == ([], True)
 
 
@@ -153,9 +197,11 @@ def test_a_database_that_another_process_writes_to_is_waited_for(runs: Path) -> 
 
 def test_one_whose_lock_is_held_is_not_mended(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        database,
-        "_run",
-        lambda *_: subprocess.CompletedProcess([], database.HELD, "mlflow.db.lock is held", ""),
+        subprocess,
+        "run",
+        lambda *_, **__: subprocess.CompletedProcess(
+            [], database.HELD, "mlflow.db.lock is held", ""
+        ),
     )
     [finding] = doctor.mlflow_database()
     assert (finding.ok, finding.repair) == (False, None)
