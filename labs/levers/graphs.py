@@ -94,7 +94,7 @@ def _parts(batch: Mapping[str, Any]) -> list[Any]:
     found = []
     for name, value in batch.items():
         if isinstance(value, BatchLayout):
-            found += [getattr(value, field.name) for field in fields(value)]  # type: ignore[arg-type]
+            found += [getattr(value, field.name) for field in fields(value)]
         elif name != "step":  # a number of the host
             found.append(value)
     return found
@@ -102,7 +102,7 @@ def _parts(batch: Mapping[str, Any]) -> list[Any]:
 
 def _cloned(batch: Batch) -> Batch:
     def clone(value: Any) -> Any:
-        return value.map_tensors(torch.clone) if isinstance(value, BatchLayout) else value.clone()
+        return value.fresh(torch.clone) if isinstance(value, BatchLayout) else value.clone()
 
     return cast(Batch, {name: clone(value) for name, value in batch.items()})
 

@@ -24,7 +24,7 @@ from cloze.model.data.shards import ShardedRows
 from cloze.model.families.config import for_dataset
 from cloze.model.families.models import new_model
 from cloze.model.families.registry import parse_model
-from cloze.model.layers import cross_entropy, unpadded
+from cloze.model.layers import cross_entropy, layout
 from cloze.model.layers.batch import Batch
 from cloze.model.objectives import choose
 from cloze.model.train.distributed import World
@@ -254,7 +254,7 @@ def test_a_step_with_levers_asks_the_device_for_nothing(dataset: ShardedRows) ->
     one, counts = batch(dataset, 3, "fixed"), torch.ones(len(made._trained.names))
     with pytest.MonkeyPatch.context() as patch:
         # The stand-in of the kernel reads the bounds.
-        patch.setattr(unpadded, "varlen_attention", varlen_on_cpu)
+        patch.setattr(layout, "varlen_attention", varlen_on_cpu)
         with NoQuestions():
             made.backward(one, counts, last=True)
             made.step(1e-3)
