@@ -113,7 +113,11 @@ def count(*, toy: bool = False) -> dict[str, dict[bool, set[Function]]]:
         )
         Path(directory, "toy.yaml").write_text("toy: {}\n")
         environment = {**os.environ, "CLOZE_RUNS_DIR": f"{directory}/runs"}
-        environment["CLOZE_SLOTS_DIR"] = f"{directory}/slots"  # a busy machine adds to the path
+        # A busy machine, and the site's own file, would add to the path.
+        Path(directory, "site.yaml").touch()
+        environment |= {
+            "CLOZE_SLOTS_DIR": f"{directory}/slots", "CLOZE_SITE": f"{directory}/site.yaml",
+        }  # fmt: skip
         paths = [directory, str(REPOSITORY / "src"), str(REPOSITORY)]
         watched = {**environment, OUT: directory, "PYTHONPATH": os.pathsep.join(paths)}
         command, place = [sys.executable, "-c", TOY], directory
@@ -122,7 +126,9 @@ def count(*, toy: bool = False) -> dict[str, dict[bool, set[Function]]]:
             before = [*start, "--until", "dataset"]
             subprocess.run(before, env=environment, cwd=place, check=True)
             command = [*start, "--only", "pretrain"]
-        subprocess.run(command, env=watched, cwd=place, check=True, capture_output=toy)
+        done = subprocess.run(command, env=watched, cwd=place, capture_output=toy, text=True)
+        if done.returncode or not Path(directory, f"{HEAD}.json").exists():
+            raise RuntimeError(f"the run has failed: {done.stderr}")
         return {name: _read(Path(directory, f"{name}.json")) for name in (HEAD, RANK)}
 
 
