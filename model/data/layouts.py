@@ -109,9 +109,11 @@ class Sequences:
     @classmethod
     def of(cls, rows: MaskedRows, length: int, causal: Bools | None = None) -> Sequences:
         """Return the sequences of rows padded to `length`; `causal`: bool [B], causal rows."""
-        if rows.boundary_counts is None:
-            return cls.alone(rows.lengths, length, causal)
         begins = np.arange(len(rows.lengths)) * length
+        if rows.boundary_counts is None:
+            return cls(
+                shape=(len(begins), length), first=begins, lengths=rows.lengths, causal=causal
+            )
         if causal is not None:
             causal = np.repeat(causal, rows.boundary_counts)
         starts = np.repeat(begins, rows.boundary_counts) + rows.boundaries
