@@ -25,7 +25,6 @@ HELD = 3  # exit code: another process holds the lock of the file
 ARTIFACTS = "mlflow-artifacts"  # next to the file
 ASIDE = ".broken-"  # added with the time to the name of a file that cannot be mended
 BEFORE = ".before-migration-"  # added with its schema to the name of a copy
-MIGRATIONS = ("store", "db_migrations", "versions")  # of MLflow's package
 OPEN_SECONDS = 120.0
 BUSY_SECONDS = 30.0  # a write of another process may take under load
 PREFIX = "_alembic_tmp_"  # of tables that a migration makes and renames; a killed one leaves them
@@ -102,17 +101,16 @@ def _migrate(path: Path, temporary: Path) -> None:
 def _steps() -> dict[str, str]:
     """Return the revision before each of the MLflow here; empty before the first."""
     spec = find_spec("mlflow")
-    versions = Path(spec.origin if spec and spec.origin else "").parent.joinpath(*MIGRATIONS)
+    versions = Path((spec and spec.origin) or "").parent / "store/db_migrations/versions"
     scripts = (script.read_text(encoding="utf-8") for script in versions.glob("*.py"))
     return dict(match for text in scripts for match in _STEP.findall(text))
 
 
 def _revision(path: Path) -> str:
     """Return a file's schema, empty if it has none."""
-    row = None
-    with closing(sqlite3.connect(path)) as database, suppress(sqlite3.DatabaseError):
-        row = database.execute("select version_num from alembic_version").fetchone()
-    return row[0] if row else ""
+    with closing(sqlite3.connect(path)) as database, suppress(sqlite3.DatabaseError, TypeError):
+        return str(database.execute("select version_num from alembic_version").fetchone()[0])
+    return ""
 
 
 def _check_not_newer(path: Path) -> None:
@@ -124,8 +122,7 @@ def _check_not_newer(path: Path) -> None:
 
 def is_older(path: Path) -> bool:
     """Return whether opening the file migrates it: an older MLflow opens it no more."""
-    revision = _revision(path)
-    return bool(revision) and revision in _steps().values()
+    return (_revision(path) or None) in _steps().values()
 
 
 class SlowDatabaseError(ClozeError):
