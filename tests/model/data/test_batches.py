@@ -229,7 +229,7 @@ def test_a_batch_moves_with_its_layout(dataset: str, kind: LayoutKind) -> None:
             layout.bounds,
         )
         assert {tensor.device.type for tensor in tensors} == {"meta"}
-        assert layout.longest == batch["layout"].longest
+        assert layout.max_distance == batch["layout"].max_distance
 
 
 @pytest.mark.parametrize("content", [b"", b"not arrow at all", b"ARROW1\0\0"])

@@ -133,7 +133,7 @@ def test_packed_rows_bring_where_their_sequences_start(
     )
     starts = batch["layout"].bounds
     assert starts.dtype == torch.int32
-    assert batch["layout"].longest == int(starts.diff().max())
+    assert batch["layout"].max_distance == int(starts.diff().max())
     assert (
         batch["sequence_first"][batch["attention_mask"]]
         .nonzero()

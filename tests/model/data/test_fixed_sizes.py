@@ -53,7 +53,7 @@ def test_filler_is_in_sequences_of_its_own(lengths: list[int], more: int) -> Non
     # Each token is in one sequence, none is longer than a row, and the number is a power of two.
     steps = fixed.bounds.diff()
     assert int(fixed.bounds[-1]) == fixed_size(tokens)
-    assert 0 <= int(steps.min()) <= int(steps.max()) <= fixed.longest == length
+    assert 0 <= int(steps.min()) <= int(steps.max()) <= fixed.max_distance == length
     assert (len(steps) & (len(steps) - 1)) == 0 < count < len(steps)
     assert int(fixed.positions.max()) < length
 
