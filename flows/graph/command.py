@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cloze.core import accounts, storage
+from cloze.core import storage
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import parse_config
 from cloze.core.stages.execution import Execution
@@ -43,6 +43,7 @@ class CommandConfig:
     node: Node
     directory: Path
     is_transient: bool = False
+    project: str | None = None  # the environment's
 
     @property
     def name(self) -> str:
@@ -52,10 +53,6 @@ class CommandConfig:
     @property
     def nodes(self) -> dict[str, Node]:
         return {self.node.name: self.node}
-
-    @property
-    def project(self) -> str:
-        return accounts.project()
 
     @property
     def left_out(self) -> dict[str, str]:

@@ -27,7 +27,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloze.core import storage
 from cloze.core.accounts import user_name
@@ -38,9 +38,6 @@ from cloze.core.artifacts.lock import holder, locked
 from cloze.core.errors import DataError, UsageError
 from cloze.core.records import NUMBER, Fields, is_record, read_record
 from cloze.flows.nightly.discovery import STAGE, CheckpointInfo, find_checkpoints
-
-if TYPE_CHECKING:
-    pass
 
 DIRECTORY = ".night"  # below the runs directory
 FILE = "nights.jsonl"

@@ -234,11 +234,10 @@ class Registry:
     """A registered model. Every call raises ClozeError if MLflow does not answer."""
 
     def __init__(self, runs: Path, uri: str | None = None, project: str | None = None) -> None:
-        """Connect to MLflow.
+        """Connect to MLflow at `uri`, by default where runs are recorded.
 
         Args:
             runs: runs directory.
-            uri: server or database. Default: where runs are recorded.
             project: see `accounts.project`; None: the environment's.
         """
         self.name, self.uri = models.registered_name(None, project), uri or tracking_uri(runs)
