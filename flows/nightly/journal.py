@@ -92,6 +92,12 @@ class Change:
     champion: Champion
     replaced: Champion | None
     why: str
+    by: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why, and who asked for it."""
+        return f"{self.why} ({self.by})" if self.by else self.why
 
 
 class Journal:
@@ -187,11 +193,13 @@ class Journal:
                 since, why = stack[-1].since, stack[-1].why
             elif kind == ROLLBACK and len(stack) > 1:
                 stack = stack[:-1]
-                since = float(line["time"])
-                why = f"{line['why']} ({line['by']})" if "by" in line else str(line["why"])
+                since, why = float(line["time"]), str(line["why"])
             else:
                 continue
-            change = Change(time=since, kind=kind, champion=stack[-1], replaced=previous, why=why)
+            by = str(line.get("by", "")) if kind == ROLLBACK else ""  # else `why` has it
+            change = Change(
+                time=since, kind=kind, champion=stack[-1], replaced=previous, why=why, by=by
+            )
             reigns.append((change, stack))
         return reigns
 
