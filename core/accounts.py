@@ -1,13 +1,11 @@
 """Accounts: whose this process is, for which project, and what a group may do with its files.
 
-A directory whose setgid bit is set and that its group may write is shared on purpose: an
-administrator makes it so, and Linux passes both on to directories below. What Cloze writes there is
-the group's, whatever the umask: records, locks, journals and databases, too.
+A directory with the setgid bit that its group may write is shared on purpose, and Linux passes both
+on to directories below. What Cloze writes there is the group's, whatever the umask.
 """
 
 from __future__ import annotations
 
-import getpass
 import os
 import pwd
 import re
@@ -22,27 +20,15 @@ SHARED = stat.S_ISGID | stat.S_IWGRP
 
 
 def user_name(uid: int | None = None) -> str:
-    """Return the name of an account, default this process's; its number if it has none.
-
-    Variables such as `USER` count last: they may be those of another account's shell.
-    """
-    own = os.getuid() if uid is None else uid
-    with suppress(KeyError):
-        return pwd.getpwuid(own).pw_name
-    with suppress(KeyError, OSError):
-        if uid is None:
-            return getpass.getuser()
-    return str(own)
+    """Return the name of an account, default this process's; its number if it has none."""
+    uid = os.getuid() if uid is None else uid
+    with suppress(KeyError):  # `USER` may be that of another account's shell
+        return pwd.getpwuid(uid).pw_name
+    return str(uid)
 
 
 def project(named: object = None) -> str:
-    """Return the project: a config's, `$CLOZE_PROJECT`, or cloze.
-
-    Experiment, registered models and deployments have its name, so that teams share servers.
-
-    Raises:
-        UsageError: it is no name.
-    """
+    """Return the project, a config's, `$CLOZE_PROJECT` or cloze; UsageError: it is no name."""
     origin = PROJECT if named is None else "project"
     name = (os.environ.get(PROJECT) or DEFAULT_PROJECT) if named is None else named
     if not isinstance(name, str) or not PROJECT_NAME.fullmatch(name):

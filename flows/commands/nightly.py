@@ -205,7 +205,7 @@ def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:
         {
             "time": change.time, "kind": change.kind, "champion": change.champion.describe,
             "fingerprint": change.champion.key,
-            "replaced": change.replaced.describe if change.replaced else None, "why": change.why,
+            "replaced": change.replaced.describe if change.replaced else None, "why": change.reason,
         }
         for change in changes
     ]  # fmt: skip
@@ -221,7 +221,7 @@ def _champion_content(journal: Journal, now: Champion | None) -> dict[str, Any]:
         "version": journal.version(),
         "checkpoint": champion_path(journal, now),
         "fingerprint": now.key, "run": now.run, "step": now.step, "metrics": dict(now.scores),
-        "since": changes[-1].time, "why": changes[-1].why,
+        "since": changes[-1].time, "why": changes[-1].reason,
         "replaced": {"fingerprint": old.key, "run": old.run, "step": old.step} if old else None,
         "lineage": lineage_tree(now.key, now.checkpoint),
     }  # fmt: skip

@@ -63,16 +63,14 @@ def status(target: str | None, mine: bool, as_json: bool) -> None:
     others = 0
     if mine:
         own = accounts.user_name()
-        is_own = {
-            name: own in (each.get("owner"), each.get("account")) for name, each in records.items()
-        }
-        others = len(records) - sum(is_own.values())
-        records = {name: each for name, each in records.items() if is_own[name]}
+        kept = {
+            name: each for name, each in records.items()
+            if own in (each.get("owner"), each.get("account"))
+        }  # fmt: skip
+        others, records = len(records) - len(kept), kept
     if as_json:
         emit({"runs": [_row(record) for record in records.values()]})
-    elif others and not records:
-        out.print(f"No run in {runs} is yours; {others} are of others.", markup=False)
-    elif not records:
+    elif not records and not others:
         out.print(f"No runs in {runs} yet. Start one with `cloze run demo`.", markup=False)
     else:
         run_tables.show_runs(out, records)

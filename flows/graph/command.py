@@ -17,7 +17,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from cloze.core import accounts, storage
+from cloze.core import storage
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import parse_config
 from cloze.core.stages.execution import Execution
@@ -37,6 +37,7 @@ class CommandConfig:
     node: Node  # the only node; `node.out` is the artifact's directory
     directory: Path
     is_transient: bool = False  # the artifact is removed after its metrics are shown
+    project: str | None = None  # the environment's
     left_out: Mapping[str, str] = field(default_factory=dict)  # as of a run; nothing
 
     @property
@@ -49,9 +50,6 @@ class CommandConfig:
         return {self.node.name: self.node}
 
     @property
-    def project(self) -> str:
-        return accounts.project()
-
     @property
     def values(self) -> dict[str, Any]:
         """The command's options that differ from the defaults, for the record."""

@@ -107,7 +107,7 @@ class RunConfig:
         """Return the complete config as YAML-compatible values by node, with defaults filled in."""
         nodes = {name: node.config.model_dump(mode="json") for name, node in self.nodes.items()}
         extra = {TOKENIZER: self.tokenizer} if self.tokenizer else {}
-        extra |= {PROJECT: self.project} if PROJECT in self.values else {}
+        extra |= {PROJECT: self.project} if self.values.get(PROJECT) else {}
         return {NAME: self.name, **extra, **nodes, RUN: self.execution.model_dump(mode="json")}
 
 

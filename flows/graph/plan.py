@@ -70,10 +70,7 @@ class PlannedNode:
 
 
 def store() -> str:
-    """Return `$CLOZE_STORE`, where artifacts of runs are; default: the runs directory.
-
-    Raises UsageError: it is a file.
-    """
+    """Return `$CLOZE_STORE`, where runs keep their artifacts, or the runs directory."""
     place = os.environ.get("CLOZE_STORE") or str(runs_directory())
     if os.path.isfile(place):
         raise UsageError(f"CLOZE_STORE={place} is a file; name a URL or a directory")

@@ -28,7 +28,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cloze.core import storage
 from cloze.core.accounts import user_name
@@ -39,9 +39,6 @@ from cloze.core.artifacts.lock import holder, locked
 from cloze.core.errors import DataError, UsageError
 from cloze.core.records import NUMBER, Fields, is_record, read_record
 from cloze.flows.nightly.discovery import STAGE, CheckpointInfo, find_checkpoints
-
-if TYPE_CHECKING:
-    pass
 
 DIRECTORY = ".night"  # below the runs directory
 FILE = "nights.jsonl"
@@ -97,6 +94,12 @@ class Change:
     champion: Champion
     replaced: Champion | None
     why: str
+    by: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Why, and who asked for it."""
+        return f"{self.why} ({self.by})" if self.by else self.why
 
 
 class Journal:
@@ -198,11 +201,13 @@ class Journal:
                 since, why = stack[-1].since, stack[-1].why
             elif kind == ROLLBACK and len(stack) > 1:
                 stack = stack[:-1]
-                since = float(line["time"])
-                why = f"{line['why']} ({line['by']})" if "by" in line else str(line["why"])
+                since, why = float(line["time"]), str(line["why"])
             else:
                 continue
-            change = Change(time=since, kind=kind, champion=stack[-1], replaced=previous, why=why)
+            by = str(line.get("by", "")) if kind == ROLLBACK else ""  # else `why` has it
+            change = Change(
+                time=since, kind=kind, champion=stack[-1], replaced=previous, why=why, by=by
+            )
             reigns.append((change, stack))
         return reigns
 

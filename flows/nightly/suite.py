@@ -18,7 +18,6 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
-from cloze.core import accounts
 from cloze.core.config import Values, parse_config
 from cloze.core.errors import UsageError
 from cloze.core.plugins import with_substitutes
@@ -94,9 +93,7 @@ class Suite:
             subjects: paths by stage, by checkpoint label: the checkpoint as `pretrain`, and those
                 artifacts it was trained on that exist.
         """
-        values: dict[str, Any] = {"name": NIGHT}
-        if self.project is not None:
-            values[configs.PROJECT] = self.project
+        values: dict[str, Any] = {"name": NIGHT, configs.PROJECT: self.project}
         for name, section in self.sections.items():
             if name == RUN:
                 values[name] = section
@@ -181,7 +178,7 @@ def load(reference: str = NIGHT, overrides: Mapping[str, Any] | None = None) -> 
         sections=sections,
         reference=reference,
         overrides=dict(overrides or {}),
-        project=values.get(configs.PROJECT) and accounts.project(values[configs.PROJECT]),
+        project=values.get(configs.PROJECT),
     )
 
 

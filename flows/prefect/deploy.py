@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -167,10 +167,7 @@ def project_of(deployment: str) -> str:
 
 
 def _of_project(content: dict[str, Any], project: str) -> dict[str, Any]:
-    """Return the file with the deployments of a project: name, tag, and their flows' environment.
-
-    Those of the project cloze have the names in the file.
-    """
+    """Return the file with the deployments of a project: name, tag, environment of their flows."""
     prefix: str = "" if project == DEFAULT_PROJECT else f"{project}:"
     entries: list[dict[str, Any]] = []
     for entry in content["deployments"]:
@@ -178,34 +175,24 @@ def _of_project(content: dict[str, Any], project: str) -> dict[str, Any]:
         variables = pool.get("job_variables") or {}
         environment = {**(variables.get("env") or {}), accounts.PROJECT: project}
         own_pool = {**pool, "job_variables": {**variables, "env": environment}}
-        tags = [*entry.get("tags", ()), tag(project)]
-        name = f"{prefix}{entry['name']}"
-        entries.append({**entry, "name": name, "tags": tags, "work_pool": own_pool})
+        own = {"name": f"{prefix}{entry['name']}", "tags": [*entry.get("tags", ()), tag(project)]}
+        entries.append({**entry, **own, "work_pool": own_pool})
     return {**content, "deployments": entries}
 
 
 @contextmanager
 def _alone(client: SyncPrefectClient) -> Iterator[None]:
-    """Let deploys to a server follow each other.
-
-    Raises:
-        ClozeError: another one has not ended in time.
-    """
+    """Let deploys to a server follow each other; ClozeError: another one has not ended in time."""
     with suppress(ObjectAlreadyExists):
         client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=LIMIT, limit=1))
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(
-                concurrency(
-                    LIMIT, timeout_seconds=MOST_SECONDS, lease_duration=LEASE_SECONDS, strict=True
-                )
-            )
-        except TimeoutError:
-            raise ClozeError(
-                f"another deploy to this server goes on for more than {MOST_SECONDS:.0f} s (it"
-                f" holds Prefect's concurrency limit {LIMIT}); try again later"
-            ) from None
-        yield
+    try:
+        with concurrency(LIMIT, 1, MOST_SECONDS, lease_duration=LEASE_SECONDS, strict=True):
+            yield
+    except TimeoutError:
+        raise ClozeError(
+            f"another deploy to this server goes on for more than {MOST_SECONDS:.0f} s (it holds"
+            f" Prefect's concurrency limit {LIMIT}); try again later"
+        ) from None
 
 
 def _check_owner(

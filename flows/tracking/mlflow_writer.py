@@ -233,10 +233,9 @@ class Registry:
     """A registered model. Every call raises ClozeError if MLflow does not answer."""
 
     def __init__(self, runs: Path, uri: str | None = None, project: str | None = None) -> None:
-        """Connect to MLflow.
+        """Connect to MLflow at `uri`, by default where runs are recorded.
 
-        `uri`: server or database; default: where runs are recorded. `project`: see
-        `accounts.project`; None: the environment's.
+        `project`: see `accounts.project`; None: the environment's.
         """
         self.name, self.uri = models.registered_name(None, project), uri or tracking_uri(runs)
         self._experiment = spool_state.experiment_name(project)

@@ -72,12 +72,7 @@ class MlflowRunLogger:
     """
 
     def __init__(self, runs: Path, project: str | None = None, owner: str = "") -> None:
-        """Open a spool in the runs directory `runs`.
-
-        Args:
-            project: see `accounts.project`; None: the environment's.
-            owner: account that the run belongs to; empty: this one.
-        """
+        """Open a spool of a project (None: the environment's) in the runs directory `runs`."""
         self.spool = Spool(runs / DIRECTORY, tracking_uri(runs), project)
         self.owner = owner or accounts.user_name()
         self.runs, self.name = runs, ""

@@ -357,9 +357,8 @@ def show_run(out: Console, directory: str, record: Mapping[str, Any]) -> None:
 def _whose(record: Mapping[str, Any]) -> str:
     """Return the owner of a run, and who else started it last."""
     owner, account = record.get("owner"), record.get("account")
-    if not owner:
-        return ""
-    return f"  owner {owner}" + f", started by {account}" * (account not in (None, owner))
+    other = f", started by {account}" if account != owner else ""
+    return f"  owner {owner}{other}" if owner else ""
 
 
 def _error(record: Mapping[str, Any]) -> str:
