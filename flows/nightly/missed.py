@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from cloze.flows.nightly import discovery
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
-from cloze.flows.nightly.journal import Journal
+from cloze.flows.nightly.journal import CHAMPION, Journal
 from cloze.flows.nightly.suite import NightSettings
 
 
@@ -88,6 +88,24 @@ def _written(existing: Sequence[CheckpointInfo], start: float, end: float) -> li
         replace(item, newest=item.step == steps[item.training])
         for item in written
         if item.written > start
+    ]
+
+
+def split(line: Mapping[str, Any], choice: CheckpointSelection) -> list[dict[str, Any]]:
+    """Return a journal's line as one for each night that is made up, and one for what came last."""
+    keys: dict[float, list[str]] = {}
+    for item in choice.new:
+        keys.setdefault(choice.nights.get(item.key, 0.0), []).append(item.key)
+    return [
+        {
+            **line,
+            "scheduled": night,
+            "results": [each for each in line["results"] if each["key"] in own],
+            "failed": {key: why for key, why in line["failed"].items() if key in own},
+            **{name: [key for key in line[name] if key in own] for name in ("seen", "gone")},
+            **({} if line["candidate"] in own else {"candidate": None, CHAMPION: None}),
+        }
+        for night, own in sorted(keys.items(), reverse=True)
     ]
 
 

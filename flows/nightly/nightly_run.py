@@ -27,7 +27,7 @@ from cloze.core.figures import goodness, is_finite
 from cloze.flows.nightly import discovery, journal, missed, promotion_gate, registration, result
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
 from cloze.flows.nightly.evaluation_results import Scores, gather
-from cloze.flows.nightly.journal import CHAMPION, NIGHT, Champion, Journal
+from cloze.flows.nightly.journal import NIGHT, Champion, Journal
 from cloze.flows.nightly.missed import NO_SCHEDULE, Schedule
 from cloze.flows.nightly.promotion_gate import PromotionDecision
 from cloze.flows.nightly.result import NightlyResult, log_to_mlflow, remove_old_artifacts
@@ -176,8 +176,9 @@ class NightlyRun:
         outcome.champion, outcome.replaced = promoted or previous, previous if promoted else None
         outcome.message = outcome.describe_checkpoints(len(failed))
         # Before the registry: the journal decides, and MLflow's alias follows it.
-        for line in self._journal_lines(self._journal_line(failed, promoted)):
-            self.journal.append(line)
+        line = self._journal_line(failed, promoted)
+        for part in [line] if self.since is None else missed.split(line, outcome.choice):
+            self.journal.append(part)
         outcome.trend = str(result.write_trend(self.journal, self.settings.timezone))
         if ready or (outcome.champion is not None and self.journal.version() is None):
             self._update_registry(ready)
@@ -285,26 +286,6 @@ class NightlyRun:
             "errors": len(outcome.errors),
             "by": journal.user_on_host(),
         }
-
-    def _journal_lines(self, line: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return a line for each night that is made up, and one for what came after the last."""
-        if self.since is None:
-            return [line]
-        nights = self.outcome.choice.nights
-        keys: dict[float, list[str]] = {}
-        for item in self.outcome.choice.new:
-            keys.setdefault(nights.get(item.key, 0.0), []).append(item.key)
-        return [
-            {
-                **line,
-                "scheduled": night,
-                "results": [each for each in line["results"] if each["key"] in own],
-                "failed": {key: why for key, why in line["failed"].items() if key in own},
-                **{name: [key for key in line[name] if key in own] for name in ("seen", "gone")},
-                **({} if line["candidate"] in own else {"candidate": None, CHAMPION: None}),
-            }
-            for night, own in sorted(keys.items(), reverse=True)
-        ]
 
     def _update_registry(self, ready: Mapping[str, Scores]) -> None:
         """Set the alias and log the scores. An error becomes a warning; the next run retries."""
