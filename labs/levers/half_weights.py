@@ -72,12 +72,13 @@ class HalfAttention(SelfAttention):
         return self.query, self.key, self.value
 
 
-def add_copies(network: nn.Module, dtype: torch.dtype) -> None:
-    """Add copies of all layers' matrices, still empty. Modules of derived classes stay as they are.
+def add_copies(network: nn.Module, dtype: torch.dtype) -> int:
+    """Add copies of all layers' matrices, still empty; return their number.
 
-    A projection that attention stacks keeps no copy of its own.
+    Modules of derived classes stay as they are. A projection that attention stacks keeps no copy of
+    its own.
     """
-    stacked = set[nn.Module]()
+    stacked, added = set[nn.Module](), 0
     for module in network.modules():
         if type(module) is SelfAttention and not module.fused:
             module.__class__ = HalfAttention
@@ -90,6 +91,8 @@ def add_copies(network: nn.Module, dtype: torch.dtype) -> None:
         shape = sum(len(part.weight) for part in parts), parts[0].weight.shape[1]
         half = torch.zeros(shape, dtype=dtype, device=parts[0].weight.device)
         module.register_buffer("weight_copy", half, persistent=False)
+        added += 1
+    return added
 
 
 def copies(network: nn.Module) -> Iterator[Copy]:
@@ -107,6 +110,8 @@ def copies(network: nn.Module) -> Iterator[Copy]:
 def write_after_updates(engine: TorchEngine, network: nn.Module) -> None:
     """Write all copies now and whenever the engine has changed weights."""
     pairs = list(copies(network))
+    if not pairs:
+        return  # torch copies no empty lists
 
     def write() -> None:
         with torch.no_grad():

@@ -104,8 +104,8 @@ class Weights(_Copies):
     """Copies of the layers' matrices, with query, key and value as one."""
 
     def prepare(self, network: nn.Module, context: LeverContext, compiled: bool) -> str:
-        half_weights.add_copies(network, DTYPES[context.precision])
-        return ""
+        added = half_weights.add_copies(network, DTYPES[context.precision])
+        return "" if added else "gpu_levers: weights changes nothing: no layer has such a matrix"
 
 
 class WordTable(_Copies):
@@ -118,8 +118,8 @@ class WordTable(_Copies):
         )
 
     def prepare(self, network: nn.Module, context: LeverContext, compiled: bool) -> str:
-        tied_table.add_copy(network, DTYPES[context.precision], context.device)
-        return ""
+        added = tied_table.add_copy(network, DTYPES[context.precision], context.device)
+        return "" if added else "gpu_levers: table changes nothing: no head multiplies with one"
 
 
 class Finetune(Lever):

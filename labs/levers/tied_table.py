@@ -48,6 +48,8 @@ class _Lookup(torch.autograd.Function):
 
 def tied_loss(table: Tensor, logits: LazyLogits, labels: Tensor) -> tuple[Tensor, Tensor]:
     """Return loss and count as `summed_cross_entropy`, for logits of this table."""
+    if not hasattr(table, COPY):  # a head with a matrix of its own, or another kind of table
+        return cross_entropy.summed_cross_entropy(logits._replace(loss=None), labels)
     inputs = logits.hidden, table, logits.bias, labels, logits.compiled
     total, correct = _Loss.apply(*inputs)  # type: ignore[no-untyped-call]
     return total, correct
@@ -92,15 +94,16 @@ def _add_product(total: Tensor, logits: Tensor, states: Tensor) -> None:
         total.addmm_(logits.t().float(), states.float())
 
 
-def add_copy(network: nn.Module, dtype: torch.dtype, device: torch.device) -> None:
-    """Give each word table with a head its copy, still empty."""
-    for module in network.modules():
-        if not isinstance(module, Embeddings) or type(module.word) is not EmbeddingTable:
-            continue
-        module.word.__class__ = TiedTable
-        table = module.word.weight
-        rows = len(table) + cross_entropy.filler_columns(len(table), device.type)
-        setattr(table, COPY, torch.zeros(rows, table.shape[1], dtype=dtype, device=device))
-    for module in network.modules():
-        if isinstance(module, VocabularyHead):
-            module.loss_of_table = tied_loss
+def add_copy(network: nn.Module, dtype: torch.dtype, device: torch.device) -> int:
+    """Give each word table its copy, still empty, if heads multiply with one; return the heads."""
+    heads = [module for module in network.modules() if isinstance(module, VocabularyHead)]
+    tables = [module.word for module in network.modules() if isinstance(module, Embeddings)]
+    tables = [table for table in tables if type(table) is EmbeddingTable]
+    for table in tables if heads else []:
+        table.__class__ = TiedTable
+        rows = len(table.weight) + cross_entropy.filler_columns(len(table.weight), device.type)
+        copy = torch.zeros(rows, table.weight.shape[1], dtype=dtype, device=device)
+        setattr(table.weight, COPY, copy)
+    for head in heads if tables else []:
+        head.loss_of_table = tied_loss
+    return len(heads) if tables else 0

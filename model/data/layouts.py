@@ -205,9 +205,9 @@ def buckets(sequences: Sequences) -> BatchLayout:
 
 
 def fixed_size(count: int) -> int:
-    """Round up to few sizes, `GROWTH` apart: filler is 0.9 % in the mean."""
+    """Round up to few multiples of 8, `GROWTH` apart: filler is 0.9 % of many, in the mean."""
     power = GROWTH ** math.ceil(math.log(count, GROWTH))
-    return max(-(-count // MULTIPLE), math.ceil(power / MULTIPLE)) * MULTIPLE
+    return max(-(-count // 8), math.ceil(power / 8)) * 8
 
 
 def packed(sequences: Sequences, *, fixed: bool = False) -> BatchLayout:

@@ -307,8 +307,7 @@ def compile_layers(network: nn.Module, compiled: bool = True, *, dynamic: bool =
     """Compile all encoder layers, or run them plain.
 
     Layers of equal structure share one graph for all batch shapes, so compile time does not grow
-    with depth; without `dynamic` each shape has its own. All run plain under
-    `torch.compiler.set_stance("force_eager")`.
+    with depth; without `dynamic` each shape has one. `set_stance("force_eager")` runs all plain.
     """
     if compiled:
         torch._dynamo.config.recompile_limit = GRAPHS if dynamic else 4 * GRAPHS

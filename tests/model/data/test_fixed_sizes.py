@@ -61,7 +61,7 @@ def test_filler_is_in_sequences_of_its_own(lengths: list[int], more: int) -> Non
 @given(st.integers(1, 1 << 20))
 def test_sizes_are_few_and_near(count: int) -> None:
     size = fixed_size(count)
-    assert count <= size <= 1.018 * count + 16
+    assert count <= size <= 1.018 * count + 8
     assert fixed_size(max(1, count - 1)) <= size
 
 
