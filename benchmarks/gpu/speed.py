@@ -312,10 +312,12 @@ def _end_to_end(
         labels[0, places] = batch["masked_labels"]
         segments = {}
         if model.type_vocab_size > 1:
-            segments["token_type_ids"] = layout.take(batch["token_type_ids"])[None]
+            segments["token_type_ids"] = batch["token_type_ids"].flatten()[layout.flat_positions][
+                None
+            ]
         with autocast(precision, device_type):
             loss: Tensor = module(
-                input_ids=layout.take(batch["input_ids"])[None],
+                input_ids=batch["input_ids"].flatten()[layout.flat_positions][None],
                 position_ids=layout.positions[None] + offset,
                 labels=labels[:, :-1],
                 bounds=layout.bounds,

@@ -30,6 +30,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 from rich.console import Console
 
+from cloze.core import accounts
 from cloze.core.errors import ClozeError, StoppedError
 from cloze.core.processes import request_death_signal
 from cloze.core.secrets import redact
@@ -198,7 +199,7 @@ def run_flow(session: RunSession) -> None:
     parameters |= {"overrides": redact(parameters["overrides"]), "retries": 0}  # from the config
     token = ACTIVE.set(session)
     try:
-        with tags(TAG, tag(session.config.project)):
+        with tags(TAG, tag(accounts.project(session.config.project))):
             state = full_run(**parameters, return_state=True)
     except BaseException as error:
         if isinstance(error, Exception):

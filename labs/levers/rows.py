@@ -81,11 +81,11 @@ class Clip(Lever):
         return _engine_obstacle(context) or ("" if fused else f"{context.optimizer} is not fused")
 
     def attach(self, engine: TorchEngine, network: nn.Module) -> None:
-        def clip(norm: Tensor, limit: float) -> None:
+        def clip(limit: float, norm: Tensor) -> None:
             # torch divides by it; the constant is that of `clip_grads_with_norm_`.
             engine.optimizer.grad_scale = ((norm + 1e-6) / limit).clamp(min=1.0)  # type: ignore[attr-defined]
 
-        engine.clip_gradients = clip  # type: ignore[method-assign]
+        engine.clip_gradients = clip
 
 
 class _Copies(Lever):

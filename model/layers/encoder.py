@@ -200,8 +200,11 @@ class Encoder(nn.Module):
             else layout.fresh()
         )
         if layout.flat_positions is not None:
+            taken = layout.flat_positions
             embedded = self.embeddings(
-                layout.take(input_ids), layout.take(token_type_ids), layout.positions
+                input_ids.flatten().index_select(0, taken),
+                token_type_ids.flatten().index_select(0, taken),
+                layout.positions,
             )
             if positions is not None and layout.slots is not None:
                 # Positions come in B * L, and states are [T, D]: `slots` maps one to the other.

@@ -158,11 +158,6 @@ class BatchLayout:
         """Copy the layout to page-locked memory, for asynchronous transfer to a GPU."""
         return self.fresh(Tensor.pin_memory)
 
-    def take(self, values: Tensor) -> Tensor:
-        """Select the tokens of a layout without padding: [B, L] to [T]."""
-        assert self.flat_positions is not None
-        return values.flatten().index_select(0, self.flat_positions)
-
     def put_back(self, hidden: Tensor) -> Tensor:
         """Restore the rows: [T, D] to [B, L, D], zeros at padding; padded rows are unchanged."""
         if self.flat_positions is None:

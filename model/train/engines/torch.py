@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, distributed, nn
@@ -36,7 +37,7 @@ class TorchEngine:
     """A single process, or data parallel processes that sum their gradients.
 
     Attributes, which GPU levers may replace:
-        clip_gradients: scales the gradients of the given norm down to a limit.
+        clip_gradients: scales gradients down to a limit, given their norm.
         after_update: called when weights have changed.
         graphs: runs a micro-batch in place of `forward_backward`; gradients then stay in place.
     """
@@ -65,6 +66,9 @@ class TorchEngine:
         # What the optimizer updates: a parameter or rows of it, and their place in the whole one.
         self._local = {name: self._local_part(whole) for name, whole in self._whole.items()}
         self._parameters = [tensor for tensor, _ in self._local.values()]
+        self.clip_gradients: Callable[[float, Tensor], None] = partial(
+            clip_grads_with_norm_, self._parameters
+        )
         # Groups follow from whole parameters, and the optimizer gets this rank's part of each.
         tensors = dict(zip(self._whole.values(), self._parameters, strict=True))
         groups = [
@@ -96,9 +100,6 @@ class TorchEngine:
         detached: Tensor = figures.detach()
         return detached
 
-    def clip_gradients(self, norm: Tensor, limit: float) -> None:
-        clip_grads_with_norm_(self._parameters, limit, norm)
-
     def step(self, learning_rate: float, step: int | None = None) -> Tensor | float:
         with self._world.timeline.section("optimizer", on_device=True):
             set_learning_rate(self.optimizer, learning_rate, step)
@@ -116,14 +117,14 @@ class TorchEngine:
                 # Most steps of a trained model need no clipping, which saves a pass over all
                 # gradients.
                 if 0 < self._clip < norm_value < math.inf:
-                    self.clip_gradients(norm, self._clip)
+                    self.clip_gradients(self._clip, norm)
                 if math.isfinite(norm_value):
                     self.optimizer.step()
             else:
                 # The device decides whether to update, and the host reads the norm later, without
                 # waiting here.
                 if self._clip > 0:
-                    self.clip_gradients(norm, self._clip)
+                    self.clip_gradients(self._clip, norm)
                 # torch's fused optimizers read it, and Cloze's own.
                 self.optimizer.found_inf = 1.0 - torch.isfinite(norm).float()  # type: ignore[attr-defined]
                 self.optimizer.step()
