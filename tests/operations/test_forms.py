@@ -39,14 +39,15 @@ class Form:
     """The form of one deployment, freshly opened."""
 
     def __init__(self, page: Page, operations: Operations, name: str) -> None:
-        self.page, self.operations = page, operations
+        self.page, self.operations, self.name = page, operations, name
         self.deployment = str(operations.call(f"/deployments/name/{name}/{name}")["id"])
         self.open()
 
     def open(self) -> None:
         root = self.operations.api.removesuffix("/api")
         self.page.goto(f"{root}/v2/deployments/deployment/{self.deployment}/run")
-        self.field("retries").wait_for()
+        last = "every" if self.name == "source-watch" else "retries"
+        self.field(last).wait_for()
 
     def field(self, name: str) -> Locator:
         title = name.capitalize().replace("_", " ")
