@@ -50,7 +50,6 @@ class CommandConfig:
         return {self.node.name: self.node}
 
     @property
-    @property
     def values(self) -> dict[str, Any]:
         """The command's options that differ from the defaults, for the record."""
         return {
