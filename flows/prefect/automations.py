@@ -31,6 +31,7 @@ from prefect.events.schemas.automations import EventTrigger, Posture
 from prefect.types import SecretDict
 from pydantic import SecretStr
 
+from cloze.core.accounts import DEFAULT_PROJECT
 from cloze.core.errors import UsageError
 from cloze.flows.prefect.schedules import VARIABLE
 from cloze.flows.prefect.sweep import read_all
@@ -78,8 +79,13 @@ def tag(project: str) -> str:
     return f"project:{project}"
 
 
+def name_in(project: str, flow: str) -> str:
+    """Return the name of a project's deployment of a flow: `PROJECT:FLOW`, or of cloze `FLOW`."""
+    return flow if project == DEFAULT_PROJECT else f"{project}:{flow}"
+
+
 def desired_automations(
-    client: SyncPrefectClient, notify: str, full_run: UUID | None
+    client: SyncPrefectClient, notify: str
 ) -> tuple[list[AutomationCore], list[str]]:
     """Return the automations that the server should have, as far as the environment says.
 
@@ -92,12 +98,11 @@ def desired_automations(
         notify: the URL of a webhook (hooks.slack.com for Slack), or TYPE/NAME of a Prefect
             notification block such as `sendgrid-email/team`. Empty: as on the server. `none`: no
             notifications.
-        full_run: deployment that runs when a source has grown; None: the file has none.
 
     Raises:
         UsageError: `notify` has neither form, or the block does not exist.
     """
-    always = [_crash_without_heartbeat(), *([_run_when_grown(full_run)] if full_run else [])]
+    always = [_crash_without_heartbeat(), _run_when_grown()]
     if notify.strip() in ("", NO_NOTIFICATIONS):
         return always, []
     changes: list[str] = []
@@ -127,14 +132,15 @@ def _crash_without_heartbeat() -> AutomationCore:
     return _automation(CRASH_SILENT, description, trigger, action)
 
 
-def _run_when_grown(full_run: UUID) -> AutomationCore:
+def _run_when_grown() -> AutomationCore:
     trigger = EventTrigger(
         expect={GROWN}, match={"prefect.resource.id": "cloze.source.*"}, posture=Posture.Reactive,
         threshold=1, within=timedelta(0),
     )  # fmt: skip
     values = {name: f"{{{{ event.payload.{name} }}}}" for name in ("config", "overrides")}
+    # The event names the deployment: that of the project whose source it is.
     action = RunDeployment(
-        source="selected", deployment_id=full_run, parameters=values, job_variables=None
+        source="inferred", deployment_id=None, parameters=values, job_variables=None
     )
     description = "The deployment source-watch says that the sources of a config have grown."
     return _automation(RUN_GROWN, description, trigger, action)

@@ -40,6 +40,7 @@ from cloze.flows.prefect.automations import (
     apply_automations,
     automation_record,
     desired_automations,
+    name_in,
     tag,
 )
 from cloze.flows.prefect.client import connected
@@ -127,8 +128,7 @@ def deploy(
         ]
         schedules, of_schedules = sync_schedules(client, entries, own, last, remade)
         notify = os.environ.get(NOTIFY, "") if notify is None else notify
-        full_run = own["full-run"].id if "full-run" in own else None
-        automations, of_block = desired_automations(client, notify, full_run)
+        automations, of_block = desired_automations(client, notify)
         notifies = bool(notify.strip())
         names, of_automations = apply_automations(client, automations, notifies=notifies, last=last)
         record = desired | {name: str(each.id) for name, each in own.items()}
@@ -168,14 +168,16 @@ def project_of(deployment: str) -> str:
 
 def _of_project(content: dict[str, Any], project: str) -> dict[str, Any]:
     """Return the file with the deployments of a project: name, tag, environment of their flows."""
-    prefix: str = "" if project == DEFAULT_PROJECT else f"{project}:"
     entries: list[dict[str, Any]] = []
     for entry in content["deployments"]:
         pool = entry.get("work_pool") or {}
         variables = pool.get("job_variables") or {}
         environment = {**(variables.get("env") or {}), accounts.PROJECT: project}
         own_pool = {**pool, "job_variables": {**variables, "env": environment}}
-        own = {"name": f"{prefix}{entry['name']}", "tags": [*entry.get("tags", ()), tag(project)]}
+        own = {
+            "name": name_in(project, entry["name"]),
+            "tags": [*entry.get("tags", ()), tag(project)],
+        }
         entries.append({**entry, **own, "work_pool": own_pool})
     return {**content, "deployments": entries}
 

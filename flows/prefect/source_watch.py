@@ -28,6 +28,7 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from cloze.core import storage
+from cloze.core.accounts import project, share
 from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.lock import is_locked, locked
 from cloze.core.errors import ClozeError, DataError, UsageError
@@ -38,7 +39,7 @@ from cloze.core.secrets import redact
 from cloze.flows.graph import config as configs
 from cloze.flows.graph import overrides as nested
 from cloze.flows.prefect import parameters as form
-from cloze.flows.prefect.automations import GROWN
+from cloze.flows.prefect.automations import GROWN, name_in
 from cloze.flows.prefect.client import connected
 from cloze.flows.prefect.graph_run import OPTIONS
 from cloze.flows.prefect.node import install_log_filter
@@ -88,20 +89,24 @@ def look_once(
     corpora = [each for each in nodes if isinstance(each, CorpusConfig)]
     if not corpora:
         raise UsageError(f"config {config.name!r} has no corpus, so there is no source to watch")
-    path = str(runs_directory() / DIRECTORY / f"{config.name}.json")
-    if is_locked(place := path.removesuffix(".json")):
+    share(runs := runs_directory())
+    path = str(runs / DIRECTORY / f"{config.name}.json")
+    if is_locked(place := str(runs / DIRECTORY / ".locks" / config.name)):
         return Completed(message="another look at these sources is in progress")
     with locked(place):
         before = read_record(storage.read_at_once(path), FIELDS) if storage.exists(path) else None
         now, message, has_grown = compare(corpora, before)
         if before and has_grown:
+            started = client.read_deployment_by_name(f"full-run/{name_in(project(), 'full-run')}")
             event = {
                 # The same one if a kill forgets that it was sent.
                 "id": uuid5(NAMESPACE_URL, f"{path} {before['time']} {now['fingerprint']}"),
                 "event": GROWN,
                 "resource": {"prefect.resource.id": f"cloze.source.{config.name}"},
+                "related": [{"prefect.resource.id": f"prefect.deployment.{started.id}",
+                             "prefect.resource.role": "deployment"}],
                 "payload": {**values, **now, "message": message},
-            }
+            }  # fmt: skip
             # At once: Prefect's own queue would lose it with a server that is away.
             body = [Event.model_validate(event).model_dump(mode="json")]
             cast(Any, client).request("POST", "/events", json=body)

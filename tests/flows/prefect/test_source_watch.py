@@ -5,20 +5,24 @@ The looks are those of the flow; the waiting for a rest is a function in which u
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 import pytest
 import yaml
+from prefect.server.events.actions import RunDeployment
+from prefect.server.events.schemas.events import ReceivedEvent
 
-from cloze.core import storage
+from cloze.core import accounts, storage
 from cloze.core.errors import DataError, UsageError
 from cloze.flows.graph import config as configs
-from cloze.flows.prefect import source_watch
+from cloze.flows.prefect import automations, source_watch
 from cloze.flows.prefect.source_watch import MOST_SECONDS, REST_SECONDS, compare
 from cloze.pipeline.corpus.config import CorpusConfig
 from tests.object_store import Store
@@ -158,6 +162,9 @@ class Server:
         self.events: list[dict[str, Any]] = []
         self.is_away = False
 
+    def read_deployment_by_name(self, name: str) -> SimpleNamespace:
+        return SimpleNamespace(id=uuid5(NAMESPACE_URL, name))
+
     def request(self, method: str, path: str, *, json: Any) -> None:
         assert (method, path) == ("POST", "/events")
         if self.is_away:
@@ -257,3 +264,33 @@ def test_a_damaged_record_is_a_first_look(watched: Any, tmp_path: Path, content:
     (tmp_path / "runs" / ".watch" / "team.own.json").write_text(content)
     write(str(tmp_path / "books"), "b.txt")
     assert watched(server).message.startswith("watches 2 files")
+
+
+@pytest.mark.parametrize("project", [None, "nlp", "team.b-2"])
+def test_the_run_that_starts_is_one_of_the_sources_project(
+    project: str | None, watched: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All projects of a server share the automation; its server finds the event's deployment."""
+    if project:
+        monkeypatch.setenv(accounts.PROJECT, project)
+    server = Server()
+    watched(server)
+    write(str(tmp_path / "books"), "b.txt")
+    watched(server)
+    event = ReceivedEvent.model_validate(server.events[0])
+    (action,) = automations._run_when_grown().actions
+    served = RunDeployment.model_validate(action.model_dump(mode="json"))
+    found = asyncio.run(served.deployment_id_to_use(SimpleNamespace(triggering_event=event)))  # type: ignore[arg-type]
+    name = f"full-run/{project}:full-run" if project else "full-run/full-run"
+    assert found == uuid5(NAMESPACE_URL, name)
+
+
+def test_the_record_of_a_shared_directory_is_the_groups(watched: Any, tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs").chmod(0o2775)
+    before = os.umask(0o077)
+    watched(Server())
+    os.umask(before)
+    made = list((tmp_path / "runs").rglob("*"))
+    assert [path for path in made if path.suffix == ".json"]
+    assert not [path for path in made if path.stat().st_mode & 0o060 != 0o060]
