@@ -60,8 +60,11 @@ def share(directory: str | os.PathLike[str]) -> None:
 
 
 def open_private(name: str, flags: int) -> int:
-    """Open a file as `open`'s opener does; only the owner may read a file that it creates."""
-    return os.open(name, flags, 0o600)
+    """Open a file as `open`'s opener does; only the owner may read a file that it creates.
+
+    Raises OSError: it is a link, which others may have put there to another file of this account.
+    """
+    return os.open(name, flags | os.O_NOFOLLOW, 0o600)
 
 
 def open_record(name: str, flags: int) -> int:

@@ -135,7 +135,7 @@ def process_identity(pid: int | None = None) -> dict[str, Any]:
 def is_running(facts: Mapping[str, Any]) -> bool:
     """Return whether the process of this identity runs here; its id alone may be another's."""
     start = _start(facts.get("pid"))
-    return bool(start) and is_here(facts) and facts.get("start", start) == start
+    return bool(start) and is_here(facts) and start in (HIDDEN, facts.get("start", start))
 
 
 def send_signal(facts: Mapping[str, Any], number: int) -> bool:
@@ -151,10 +151,11 @@ def _start(pid: Any) -> str:
     with contextlib.suppress(OSError), open(f"/proc/{pid}/stat", encoding="utf-8") as stream:
         # Field 22 of proc(5), `starttime`, is number 19 behind the name.
         return stream.read().rpartition(")")[2].split()[19]  # the name may hold blanks and ")"
-    if sys.platform == "darwin":  # no /proc: the id is all there is
-        with contextlib.suppress(OSError, TypeError):
-            os.kill(pid, 0)
-            return "0"
+    if isinstance(pid, int) and pid > 0:  # others are groups
+        with contextlib.suppress(ProcessLookupError, OverflowError):
+            with contextlib.suppress(PermissionError):  # it is another account's, and there
+                os.kill(pid, 0)
+            return HIDDEN
     return ""
 
 
@@ -191,6 +192,7 @@ def _boot_id() -> str:
 # Locks of build directories: one builder at a time.
 
 LOCK = "_lock"
+HIDDEN = "0"  # start of a process without /proc (macOS), or hidden there (hidepid): the id is all
 PROBE = "_probe-"  # prefix of an object that is written to read the store's clock
 LEASE_SECONDS = 30.0
 RENEW_SECONDS = 10.0
@@ -235,7 +237,7 @@ def _open_locked(out: str, name: str) -> IO[str]:
     """
     while True:
         os.makedirs(os.path.dirname(name), exist_ok=True)  # `cloze clean` may remove it meanwhile
-        handle = open(name, "a+", encoding="utf-8")  # noqa: SIM115
+        handle = open(name, "a+", encoding="utf-8", opener=_no_link)  # noqa: SIM115
         try:
             flock_within(PATIENCE_SECONDS, handle, fcntl.LOCK_EX)
             if has_name(handle, name):
@@ -251,6 +253,10 @@ def _open_locked(out: str, name: str) -> IO[str]:
                 f"one, or mount it with locks"
             ) from error
         handle.close()
+
+
+def _no_link(name: str, flags: int) -> int:
+    return os.open(name, flags | os.O_NOFOLLOW, 0o666)  # of others, to a file of this account
 
 
 def flock_within(seconds: float, handle: IO[Any] | int, operation: int) -> None:

@@ -55,17 +55,15 @@ def cancel(
         )
     grace = longest_grace(record)
     # tells the process a cancellation from a kill, and who asks
-    mark, own = status_file.cancel_mark(Path(record["path"])), user_name()
-    mark.write_text(own, encoding="utf-8")
+    mark, own = str(status_file.cancel_mark(Path(record["path"]))), user_name()
+    storage.write_bytes(mark, own.encode())
     report(f"requested process {pid} to end; its trainings have {grace:.0f} s to save a checkpoint")
     try:
         is_sent = lock.send_signal(facts, signal.SIGTERM)
     except PermissionError:
         is_sent = False
-    if (
-        not is_sent
-    ):  # to another account, or from before a change of the host's name: it looks there
-        mark.write_text(f"{own} {status_file.SELF}", encoding="utf-8")
+    if not is_sent:  # to another account, or one that knows another host name: it looks there
+        storage.write_bytes(mark, f"{own}\n{status_file.SELF}".encode())
     seconds, builder = grace + PATIENCE_SECONDS, f"process {pid}"
     if wait_or_kill(directory, builder, lambda: lock.is_locked(directory), facts, seconds, report):
         mark_crashed(runs)

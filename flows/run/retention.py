@@ -232,7 +232,7 @@ def starts(runs: Path, *, shared: bool = True) -> Iterator[None]:
 def unneeded_sources(runs: Path, *, remove: bool = False) -> list[Path]:
     """Return the copies of the source that no run, command or unfinished artifact names.
 
-    None counts as unneeded while a record is damaged, or another account's own to read.
+    None counts as unneeded while a record or job is damaged, or another account's own to read.
     """
     with starts(runs, shared=not remove):  # a start writes its record after its copy
         directories = [*status_file.directories(runs), *command_directories(runs)]
@@ -245,6 +245,8 @@ def unneeded_sources(runs: Path, *, remove: bool = False) -> list[Path]:
         for job in (job for each in folders for job in each.glob(f"*/*/{LOGS}/{JOB}")):
             # it may outlive the start that made it
             if not (job.parents[1] / MANIFEST).exists():
+                if not os.access(job, os.R_OK):  # it has a secret of another account
+                    return []
                 with suppress(OSError, ValueError, TypeError):
                     names.add(Path(Job.read(str(job)).source).name)
         unneeded = [path for path in (runs / RECORDED).glob("*") if path.name not in names]

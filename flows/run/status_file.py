@@ -9,7 +9,8 @@
                                         to a zombie run.
 
 `FIELDS` and `NODE_FIELDS` name what a record and each of its nodes have. Times are Unix seconds.
-Secrets in `parameters` and `config` are redacted, and only the owner may read the file.
+Secrets in `parameters` and `config` are redacted. Only the owner may read the file, and in a
+directory that a group shares the group (`accounts.open_record`).
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ NODE_FIELDS: Fields = {
     "total": NUMBER_OR_NONE, "unit": TEXT_OR_NONE, "figures": (dict, NoneType),
     "seconds_left": NUMBER_OR_NONE, "error": TEXT_OR_NONE, "attempt": NUMBER_OR_NONE,
 }  # fmt: skip
-SELF = "by itself"  # in a cancel mark: this account may not send the process a signal
+SELF = "by itself"  # second line of a cancel mark: this account may not send the process a signal
 LEASE_SECONDS = 600.0  # storage may stall for minutes, and clocks of hosts differ
 
 

@@ -96,10 +96,10 @@ class RunStatusFile:
             storage.write_bytes(str(self.path), content, opener=open_record)
 
     def _renew(self) -> None:
+        is_asked = False  # a second signal may end a process at once
         while not self._ended.wait(LOOK_SECONDS):
-            by, _, how = self._cancel_mark().partition(" ")
-            if how == status_file.SELF:
-                status_file.cancel_mark(self.path).write_text(by, encoding="utf-8")
+            if not is_asked and self._cancel_mark().partition("\n")[2] == status_file.SELF:
+                is_asked = True
                 os.kill(os.getpid(), signal.SIGTERM)
             is_due = time.monotonic() - self._written > RENEW_SECONDS
             if is_due and self.path.exists():  # not after the run's directory was removed
@@ -163,7 +163,7 @@ class RunStatusFile:
     @property
     def cancelled_by(self) -> str:
         """Return the other account that has asked to cancel this run; empty: none."""
-        by = self._cancel_mark().partition(" ")[0]
+        by = self._cancel_mark().partition("\n")[0]
         return "" if by == self.content["account"] else by
 
     def _cancel_mark(self) -> str:

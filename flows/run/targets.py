@@ -21,6 +21,7 @@ from cloze.core.storage import has_scheme, linked
 from cloze.flows.graph import stages
 from cloze.flows.graph.command import command_directory, run_folders
 from cloze.flows.run import status_file
+from cloze.flows.tracking.database import ARTIFACTS
 
 FINGERPRINT_LENGTH = 12  # in the name of a directory, NODE-FINGERPRINT
 
@@ -128,13 +129,14 @@ def run_names(runs: Path) -> list[str]:
 
 
 def check_name(runs: Path, name: str) -> None:
-    """Raise UsageError if a run of that name would be below a run, or have runs below it."""
-    user, _, _ = name.rpartition("/")
-    is_below = bool(user) and (runs / user / status_file.DIRECTORY).is_dir()
-    if is_below or runs / name in run_folders(runs)[1:]:
+    """Raise UsageError if a run of that name is below a run, has runs below it, or is MLflow's."""
+    user = name.partition("/")[0]
+    is_below = user != name and (runs / user / status_file.DIRECTORY).is_dir()
+    is_mlflow = user.startswith(("mlflow.db", ARTIFACTS))
+    if is_below or is_mlflow or runs / name in run_folders(runs)[1:]:
+        owner = "a run" if is_below else "MLflow's own" if is_mlflow else "a folder of runs"
         raise UsageError(
-            f"a run cannot be named {name}: {user or name} is the name of"
-            f" {'a run' if is_below else 'a folder of runs'}; choose another one"
+            f"a run cannot be named {name}: {user} is the name of {owner}; choose another one"
         )
 
 

@@ -176,6 +176,7 @@ def mend(path: Path, spools: Path) -> None:
                 new.execute(f'drop table "{name}"' if original in tables else rename)
             new.commit()
         if not why_closed(copy)[0]:
+            shutil.copymode(path, copy)  # a group may write to it
             copy.replace(path)
             return
     except sqlite3.DatabaseError:

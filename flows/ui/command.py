@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cloze.core import places
+from cloze.core.accounts import owner
 from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError, require_packages
 from cloze.core.processes import wait_until
@@ -23,7 +24,7 @@ from cloze.flows.tracking import database, spool_state
 from cloze.flows.tracking.spool import DIRECTORY, tracking_uri
 from cloze.flows.ui import login, processes
 from cloze.flows.ui.login import LOGIN_PATH
-from cloze.flows.ui.services import choose_port, grace_seconds, mlflow_elsewhere, services
+from cloze.flows.ui.services import HOME, choose_port, grace_seconds, mlflow_elsewhere, services
 from cloze.flows.ui.supervisor import Supervisor
 from cloze.flows.views import terminal
 
@@ -64,8 +65,11 @@ def serve(requested: Mapping[str, int | None], as_json: bool) -> None:
 def _supervise(
     runs: Path, requested: Mapping[str, int | None], screen: Console, as_json: bool
 ) -> None:
-    (server_addresses.directory(runs) / server_addresses.STATE).unlink(missing_ok=True)
-    leftovers = processes.marked_processes(server_addresses.directory(runs))
+    directory = server_addresses.directory(runs)
+    (directory / server_addresses.STATE).unlink(missing_ok=True)
+    (home := directory / HOME).mkdir(mode=0o700, exist_ok=True)
+    home.chmod(0o700)  # Prefect's database has the secrets of blocks, and their key
+    leftovers = processes.marked_processes(directory)
     if leftovers:  # its supervisor was killed; flows save checkpoints
         screen.print(f"ending {len(leftovers)} processes that an earlier `cloze ui` left behind …")
         processes.end(leftovers, grace_seconds())
@@ -115,6 +119,11 @@ def _attach(
                 f"{_option(name)} {port}: these servers run already, at {servers[name]}, in process"
                 f" {servers['pid']}; end that one first"
             )
+    if not os.access(servers["login"], os.R_OK):
+        raise UsageError(
+            f"the servers of {runs} are those of {owner(servers['login'])}, who alone has their"
+            f" login; `cloze ui --dashboard-only` shows the runs"
+        )
     show(servers, screen, as_json)
     screen.print(f"They run in process {servers['pid']}, which ends them at Ctrl-C.")
 

@@ -19,7 +19,7 @@ from cloze.flows.tracking.spool import tracking_uri
 from cloze.flows.ui import processes
 from cloze.flows.ui.loopback_guard import LOOPBACK, names, origins
 
-POOL = "cloze"
+POOL, HOME = "cloze", "prefect"  # of Prefect: pool of the flows; its home, below the state
 GRACE_MARGIN = 20.0  # seconds for a flow to end and report, added to the ranks' grace period
 SERVER_GRACE = 10.0
 NEARBY = 50  # ports tried after the default one
@@ -120,7 +120,7 @@ def environment(runs: Path, prefect_port: int, login: str) -> dict[str, str]:
         "PREFECT_API_URL": f"{address(prefect_port)}/api",
         "PREFECT_SERVER_API_AUTH_STRING": login,
         "PREFECT_API_AUTH_STRING": login,
-        "PREFECT_HOME": str(places.local_setting("PREFECT_HOME", str(directory / "prefect"))),
+        "PREFECT_HOME": str(places.local_setting("PREFECT_HOME", str(directory / HOME))),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_UI_V2_ENABLED": "false",  # calls a tracker; run links open V1
