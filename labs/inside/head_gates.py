@@ -161,7 +161,7 @@ def heads_to_keep(scores: Sequence[Tensor], count: int) -> list[list[int]]:
             for layer, values in enumerate(scores)
             for head, value in enumerate(values)
             if head != best[layer]
-        ),
+        )
     )
     kept = [{head} for head in best]
     for _, layer, head in others[: max(0, count - len(best))]:

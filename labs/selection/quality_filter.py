@@ -173,9 +173,7 @@ class TrainedFilter:
 
 
 def train_filter(
-    examples: Sequence[Example],
-    bits: int,
-    report: Callable[[float], None] = lambda done: None,
+    examples: Sequence[Example], bits: int, report: Callable[[float], None] = lambda done: None
 ) -> TrainedFilter:
     """Train a filter on the examples that are not held out; evaluate it on those that are.
 

@@ -31,12 +31,7 @@ from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.labs.selection import semantic_clusters as clustering
-from cloze.labs.selection.stages import (
-    SAMPLE,
-    UNIT_DOCUMENTS,
-    SemDedupConfig,
-    clusters_for,
-)
+from cloze.labs.selection.stages import SAMPLE, UNIT_DOCUMENTS, SemDedupConfig, clusters_for
 from cloze.labs.vectors import (
     F32,
     I16,

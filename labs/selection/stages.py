@@ -136,9 +136,7 @@ VECTORS = Stage(
     inputs={
         "corpus": InputSpec(kinds=("corpus",), required=True),
         "checkpoint": InputSpec(
-            kinds=("pretrain",),
-            explicit_kinds=("finetune", "import", "merge"),
-            required=True,
+            kinds=("pretrain",), explicit_kinds=("finetune", "import", "merge"), required=True
         ),
     },
     worker="cloze.model",

@@ -156,7 +156,7 @@ def statistics(reader: AttentionReader, sequences: list[list[int]]) -> dict[str,
 def test_rows_of_a_dataset_count_sequence_by_sequence(
     packed: bool, path: str, tmp_path: Path
 ) -> None:
-    reader = AttentionReader.load(path, torch.device("cpu"))
+    reader = AttentionReader(path, torch.device("cpu"))
     lengths = {"lengths": lambda rng: int(rng.integers(4, 9))} if packed else {}
     dataset = write_dataset(
         tmp_path / "dataset", rows=2, heldout=7, length=24, vocab_size=len(PIECES), packed=packed,
@@ -225,7 +225,7 @@ def test_heads_parse_as_a_loop_over_words_says(
     path = write_t5(tmp_path) if vocabulary == "t5" else path
     found = measured(path, tmp_path / "out", treebank=treebank)
     sentences = read_treebank(treebank)
-    pieces = AttentionReader.load(path, torch.device("cpu")).pieces
+    pieces = AttentionReader(path, torch.device("cpu")).pieces
     scores: dict[tuple[str, str], np.ndarray] = {}
     offsets: dict[str, list[int]] = {}
     for sentence in sentences:
