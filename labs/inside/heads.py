@@ -179,7 +179,6 @@ class _DatasetRows:
         return torch.from_numpy(counts)
 
     def batches(self, bytes_per_pair: int) -> Iterator[TokenRows]:
-        """Iterate over the batches; as for `_TextRows`."""
         size = max(1, _positions(self._info.length, bytes_per_pair) // self._info.length)
         for begin in range(0, self._count, size):
             numbers = np.arange(begin, min(begin + size, self._count))

@@ -156,7 +156,6 @@ def _squad(file: str) -> Iterator[Pair]:
 
 
 def _titles(path: str, split: str) -> Iterator[Pair]:
-    """Iterate over titled documents of a corpus."""
     for identity, title, sentences in _documents(path, split):
         yield identity, title, identity, " ".join(sentences)
 

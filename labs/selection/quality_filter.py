@@ -87,7 +87,6 @@ class Filter:
         return float(np.interp(100.0 * share, shares, scores))
 
     def write(self, path: str) -> None:
-        """Write both files to the directory `path`."""
         packed = io.BytesIO()
         np.save(packed, self.weights, allow_pickle=False)
         storage.write_bytes(storage.join(path, WEIGHTS), packed.getvalue())

@@ -91,7 +91,6 @@ class PassageStore:
         self.tokens = PassageTokens(index, pieces, room=longest, longest=longest, typed=False)
 
     def to(self, device: torch.device) -> None:
-        """Move tokens and vectors to the device."""
         self.tokens.to(device)
         self.vectors = self.vectors.to(device)
 
