@@ -263,15 +263,11 @@ def generation_pipeline(
 
 
 def continue_texts(pipeline: Any, model_input: Any, params: Params) -> pandas.DataFrame:
-    """Return the likeliest continuation of each text.
+    """Return the likeliest continuation of each text, as `continuation_json`.
 
     Args:
         pipeline: its `generate` maps texts to lists of `Continuation`.
         params: `tokens`, the maximum number of generated tokens.
-
-    Returns:
-        Columns `text` (prompt and continuation), `continuation`, `tokens` (number generated) and
-        `stopped` (`end` of the text, `tokens` or `model`).
     """
     texts, most = column_texts(input_table(model_input)), int(params.get("tokens", TABLE_TOKENS))
     rows = [continuation_json(own) for (own,) in pipeline.generate(texts, tokens=most)]
