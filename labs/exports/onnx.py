@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError, UsageError, require_packages
 from cloze.model.checkpoint import LoadedCheckpoint
-from cloze.model.hub.config import ExportConfig, ExportForm
 from cloze.model.hub import parity
+from cloze.model.hub.config import ExportConfig, ExportForm
 
 FOLDER, FP32, INT8 = "onnx", "model.onnx", "model_int8.onnx"
 # Relative to the largest logit: onnxruntime sums in another order than torch.
