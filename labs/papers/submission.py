@@ -190,11 +190,8 @@ def _fits(prediction: str, file: SubmissionFile) -> bool:
 
 def headline(summary: Mapping[str, Any]) -> str:
     count = len(summary["files"])
-    return (
-        f"{count} of {len(FILES)} files of a GLUE submission"
-        if count
-        else "no test files: dev only"
-    )
+    text = f"{count} of {len(FILES)} files of a GLUE submission"
+    return text if count else "no test files: dev only"
 
 
 def _ahead(plan: PlannedBuild[SubmissionConfig]) -> CostEstimate:

@@ -74,12 +74,10 @@ class Deduplication:
 
     Attributes:
         clusters: exchange of the documents by cluster.
-        centres: file of the centres.
         questions: file of the documents whose neighbours are searched in the whole corpus.
         duplicates: file of the dropped documents, a record batch per shard.
         mean: mean to subtract from the vectors; None: not subtracted.
         width: numbers of a vector.
-        config: similarity and rounds of k-means.
     """
 
     clusters: Exchange
