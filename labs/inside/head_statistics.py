@@ -230,7 +230,7 @@ def read_treebank(path: str) -> list[Sentence]:
         DataError: the file is missing or no CoNLL-U, or a sentence has an impossible head.
     """
     sentences, rows = [], list[list[str]]()
-    for number, line in itertools.chain(text_lines(path), [(0, "")]):
+    for number, line in itertools.chain(text_lines(path, spreadsheet=True), [(0, "")]):
         if line.startswith("#"):
             continue
         if line.strip():

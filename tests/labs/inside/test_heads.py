@@ -218,16 +218,16 @@ def test_what_is_no_treebank_is_refused(old: str, new: str, message: str, tmp_pa
         read_treebank(str(path))
 
 
-def test_only_a_line_feed_ends_a_line_of_a_treebank(treebank: str, tmp_path: Path) -> None:
+def test_lines_of_a_treebank_end_as_those_of_other_files(treebank: str, tmp_path: Path) -> None:
     """U+0085 and U+2028 may be in a word; bytes that are no UTF-8 are told by their line."""
     path, text = tmp_path / "lines.conllu", Path(treebank).read_text("utf-8")
     word = read_treebank(treebank)[0].text.split()[0]
     path.write_text(text.replace(f"\t{word}\t", "\ta\x85b\u2028c\t"), encoding="utf-8")
     assert len(read_treebank(str(path))) == 2
-    path.write_bytes(text.replace("\n", "\r\n").encode())
-    assert [own.text for own in read_treebank(str(path))] == [
-        own.text for own in read_treebank(treebank)
-    ]
+    for end in ("\r\n", "\r"):
+        path.write_bytes(text.replace("\n", end).encode())
+        found = [sentence.text for sentence in read_treebank(str(path))]
+        assert found == [sentence.text for sentence in read_treebank(treebank)]
     path.write_bytes(b"1\tcaf\xe9" + b"\t_" * 8 + b"\n")
     with pytest.raises(DataError, match="line 1: byte 6 is not UTF-8"):
         read_treebank(str(path))
