@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cloze.core import storage
-from cloze.core.arrow import read_arrow
+from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.lineage import NearbyArtifacts
 from cloze.core.errors import DataError
@@ -68,11 +68,15 @@ def _lengths(vectors: F32) -> F32:
 
 
 def vectors_batch(keys: U64, vectors: I16) -> pa.RecordBatch:
-    """Build a record batch of `vectors_schema`."""
     column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
     return pa.RecordBatch.from_arrays(
         [pa.array(keys), column], schema=vectors_schema(vectors.shape[1])
     )
+
+
+def write_vectors(path: str, keys: U64, vectors: I16) -> None:
+    batch = vectors_batch(keys, vectors)
+    write_arrow(path, batch.schema, [batch])
 
 
 def read_vectors(path: str) -> tuple[U64, I16]:

@@ -22,7 +22,7 @@ from benchmarks.gpu.checks import Skipped
 from benchmarks.gpu.flex import flexed
 from benchmarks.gpu.place import Place
 from benchmarks.gpu.speed import Case, _config, _material, _wait
-from cloze.labs.levers import rows as lever_rows
+from cloze.core.stages.execution import GPU_LEVERS
 from cloze.model.data.batch import TokenCounts, collate, empty_batch, move, sizes
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.shards import ShardedRows
@@ -159,7 +159,7 @@ def build(case: Case, way: str, place: Place) -> Built:
     if device.type == "cuda":
         levers = usable_levers(WAYS.get(way, ()), context, notes)
     else:
-        levers = tuple(lever_rows.by_name()[name] for name in WAYS.get(way, ()))
+        levers = tuple(GPU_LEVERS[name] for name in WAYS.get(way, ()))
     notes += [note for lever in levers if (note := lever.prepare(scoring.model, context, True))]
     if way == "attention" and not stand_ins.active_kernel():
         raise Skipped(notes[-1])

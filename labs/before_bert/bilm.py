@@ -51,11 +51,7 @@ def spellings(words: Sequence[str]) -> Tensor:
 
 
 class Highway(nn.Module):
-    """Highway layer (Srivastava et al., 2015): y = g x + (1 - g) relu(W x); the gate starts open.
-
-    Args:
-        size: width of x.
-    """
+    """Highway layer (Srivastava et al., 2015): y = g x + (1 - g) relu(W x), g open at first."""
 
     def __init__(self, size: int) -> None:
         super().__init__()

@@ -93,16 +93,10 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def build_model(config: ElmoConfig) -> BiLmModel:
-    from cloze.labs.before_bert.bilm import (
-        BiLmEncoder,
-        BiLmHead,
-        BiLmLayer,
-        BiLmModel,
-        CharacterEmbeddings,
-    )
+    from cloze.labs.before_bert import bilm
 
     size = config.hidden_size // 2
-    embeddings = CharacterEmbeddings(
+    embeddings = bilm.CharacterEmbeddings(
         config.vocab_size,
         filters=config.filters,
         character_size=config.character_size,
@@ -111,11 +105,11 @@ def build_model(config: ElmoConfig) -> BiLmModel:
         dropout=config.hidden_dropout,
     )
     layers = [
-        BiLmLayer(
+        bilm.BiLmLayer(
             size, config.intermediate_size, residual=number > 0, dropout=config.hidden_dropout
         )
         for number in range(config.num_hidden_layers)
     ]
     words = config.predicted_vocab_size
-    head = BiLmHead(size, words, every_word=words == config.vocab_size)
-    return BiLmModel(BiLmEncoder(embeddings, layers), head)
+    head = bilm.BiLmHead(size, words, every_word=words == config.vocab_size)
+    return bilm.BiLmModel(bilm.BiLmEncoder(embeddings, layers), head)

@@ -20,10 +20,7 @@ PLUGIN = Plugin(
             )
         },
         "headings": {"static-vectors": Row(f"{_LAB}.commands:HEADINGS")},
-        "families": {
-            "elmo": Row(f"{_LAB}.elmo"),
-            "static": Row(f"{_LAB}.static"),
-        },
+        "families": {"elmo": Row(f"{_LAB}.elmo"), "static": Row(f"{_LAB}.static")},
         "objectives": {"bilm": Row(f"{_LAB}.bilm:BILM", before="distillation")},
         "vocabularies": {"words": Row(f"{_LAB}.stages:WORDS")},
     },

@@ -26,6 +26,7 @@ from cloze.labs.before_bert.stages import StaticVectorsConfig
 from cloze.labs.before_bert.static import StaticConfig
 from cloze.model import checkpoint
 from cloze.model.tasks.files import corpus_shards, write_json
+from cloze.model.tasks.formats.lines import text_lines
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
@@ -259,7 +260,7 @@ def score_analogies(path: str, vectors: dict[str, Vectors]) -> dict[str, Any]:
 
 def _check_questions(path: str) -> None:
     """Raise DataError if a line is neither four words nor a section's name."""
-    for number, line in enumerate(storage.read_text(path).splitlines(), 1):
+    for number, line in text_lines(path):
         if not line.startswith(":") and len(line.split()) != 4:
             raise DataError(
                 f"{path}, line {number} ({line[:60]!r}) has not four words, and is no section (: "

@@ -124,10 +124,7 @@ def download(remote: Remote, directory: Path, progress: Progress) -> Path:
 def file_hash(path: Path, kind: str) -> str:
     """Return a file's hash of a kind of hashlib's, such as sha256."""
     with path.open("rb") as stream:
-        digest = hashlib.new(kind)
-        while chunk := stream.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, kind).hexdigest()
 
 
 def _check(remote: Remote, path: Path) -> None:

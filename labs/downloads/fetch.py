@@ -171,7 +171,6 @@ OPENWEBTEXT = (
 
 
 def published(collection: str, mirror: str | None, shards: int) -> list[Remote]:
-    """Return the files of a row of `PUBLISHED`."""
     del shards
     return [
         Remote(

@@ -21,25 +21,15 @@ from torch import Tensor, nn
 from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError, UsageError, require_packages
 from cloze.model.checkpoint import LoadedCheckpoint
+from cloze.model.hub import parity
 from cloze.model.hub.config import ExportConfig, ExportForm
-from cloze.model.hub.parity import (
-    LENGTHS,
-    Difference,
-    hub_inputs,
-    hub_model,
-    largest_difference,
-    named_logits,
-    our_logits,
-    output_names,
-    probe,
-)
 
 FOLDER, FP32, INT8 = "onnx", "model.onnx", "model_int8.onnx"
 # Relative to the largest logit: onnxruntime sums in another order than torch.
 TOLERANCE = 1e-4
 # Lengths of the compared batches: as traced, one short row, another shape, and rows that are longer
 # than traced, attention windows and buckets of positions; limited to the model's maximum.
-BATCHES = (LENGTHS, (5,), (33, 9), (300, 150))
+BATCHES = (parity.LENGTHS, (5,), (33, 9), (300, 150))
 # Outputs that a file may have; the others, such as poolers, have no exported weights.
 OUTPUTS = ("logits", "start_logits", "end_logits", "last_hidden_state")
 AXES = {2: ("batch", "length"), 3: ("batch", "choices", "length")}  # by the rank of input_ids
@@ -114,14 +104,14 @@ def trace(loaded: LoadedCheckpoint, directory: str, architecture: str, path: str
     Raises:
         DataError: torch's exporter cannot trace the model.
     """
-    model, _ = hub_model(directory, architecture, attn_implementation="eager")
+    model, _ = parity.hub_model(directory, architecture, attn_implementation="eager")
     model.config.use_cache = False  # past keys are no outputs
-    inputs = hub_inputs(loaded, probe(loaded))
+    inputs = parity.hub_inputs(loaded, parity.probe(loaded))
     # torch.export makes dimensions of size 1 constants.
     inputs = {name: tensor.repeat_interleave(2, dim=0) for name, tensor in inputs.items()}
     with torch.no_grad():
         computed = model(**inputs)
-    names = dict.fromkeys([*output_names(loaded.heads), *OUTPUTS])
+    names = dict.fromkeys([*parity.output_names(loaded.heads), *OUTPUTS])
     outputs = [name for name in names if name in computed]
     rank = inputs["input_ids"].ndim
     shape = {axis: torch.export.Dim(name) for axis, name in enumerate(AXES[rank])}
@@ -167,7 +157,7 @@ def quantize(path: str, target: str) -> None:
         )
 
 
-def compare(loaded: LoadedCheckpoint, path: str) -> Difference:
+def compare(loaded: LoadedCheckpoint, path: str) -> parity.Difference:
     """Compare an ONNX file's logits with those of `loaded`, over `BATCHES`, on the CPU."""
     import onnxruntime
 
@@ -175,16 +165,16 @@ def compare(loaded: LoadedCheckpoint, path: str) -> Difference:
     names = [output.name for output in session.get_outputs()]
     differences = []
     for lengths in BATCHES:
-        batch = probe(loaded, lengths)
-        inputs = hub_inputs(loaded, batch)
+        batch = parity.probe(loaded, lengths)
+        inputs = parity.hub_inputs(loaded, batch)
         arrays = session.run(names, {name: tensor.numpy() for name, tensor in inputs.items()})
         outputs = {name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)}
-        logits = named_logits(outputs, batch, loaded.heads)
-        differences.append(largest_difference(our_logits(loaded, batch), logits))
+        logits = parity.named_logits(outputs, batch, loaded.heads)
+        differences.append(parity.largest_difference(parity.our_logits(loaded, batch), logits))
     return max(differences, key=lambda difference: difference.relative)
 
 
-def _file_summary(path: str, difference: Difference) -> dict[str, Any]:
+def _file_summary(path: str, difference: parity.Difference) -> dict[str, Any]:
     files = [name for name in (path, f"{path}.data") if os.path.exists(name)]
     return {
         "bytes": sum(os.path.getsize(name) for name in files),

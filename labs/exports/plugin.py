@@ -9,6 +9,6 @@ PLUGIN = Plugin(
         "export_forms": {
             "onnx": Row("cloze.labs.exports.onnx:FORM"),
             "croissant": Row("cloze.labs.exports.croissant:FORM"),
-        },
+        }
     },
 )

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -32,49 +31,21 @@ UNLIMITED = 1 << 40  # tokens
 MAX_WEIGHTS = 1 << 25  # of an answer of the command; in Python there is no limit
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TextAttention:
-    """Attention of a model within one sequence.
-
-    Attributes:
-        tokens: L tokens as the model reads them, special tokens included.
-        second: position of the first token of the second text; L without one.
-        maps: float32 [N, L, L] of each layer, probabilities by attending and by attended token.
-    """
-
-    tokens: tuple[str, ...]
-    second: int
-    maps: tuple[npt.NDArray[np.float32], ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionReader:
     """Encoder of a checkpoint, which reads as in its training and records its attention maps.
 
     Attributes:
-        path: checkpoint, pretrained or fine-tuned, or an artifact that contains one.
-        pieces: its tokenizer.
         longest: maximum number of tokens.
         causal: its only objective was clm, so every token sees the earlier ones alone.
         heads: largest number of heads of a layer.
+
+    Raises:
+        UsageError: the family's encoder records no attention maps.
+        DataError: the checkpoint is missing or damaged.
     """
 
-    path: str
-    encoder: Encoder
-    pieces: Tokenizer
-    longest: int
-    causal: bool
-    heads: int
-
-    @classmethod
-    def load(cls, path: str, device: torch.device) -> AttentionReader:
-        """Load a checkpoint.
-
-        Raises:
-            UsageError: the family's encoder records no attention maps.
-            DataError: the checkpoint is missing or damaged.
-        """
-        loaded, pieces = checkpoint.load_with_tokenizer(path)
+    def __init__(self, path: str, device: torch.device) -> None:
+        loaded, self.pieces = checkpoint.load_with_tokenizer(path)
         encoder, _ = load_backbone(loaded.model, loaded.state)
         attentions = [module for module in encoder.modules() if isinstance(module, SelfAttention)]
         if not attentions or not isinstance(encoder, Encoder):
@@ -82,14 +53,10 @@ class AttentionReader:
                 f"{path} is {an(loaded.model.family)} model, whose encoder records no attention "
                 f"maps; use another family"
             )
-        return cls(
-            path=path,
-            encoder=encoder.to(device).eval(),
-            pieces=pieces,
-            longest=loaded.model.max_position_embeddings,
-            causal=prediction_objectives(loaded.heads) == ("clm",),
-            heads=max(attention.num_heads for attention in attentions),
-        )
+        self.path, self.encoder = path, encoder.to(device).eval()
+        self.longest = loaded.model.max_position_embeddings
+        self.causal = prediction_objectives(loaded.heads) == ("clm",)
+        self.heads = max(attention.num_heads for attention in attentions)
 
     def read(
         self,
@@ -126,13 +93,13 @@ def token_text(pieces: Tokenizer, token: int) -> str:
 
 
 class AttentionPipeline:
-    """Checkpoint that returns its attention maps; errors as for `AttentionReader.load`."""
+    """Checkpoint that returns its attention maps; errors as for `AttentionReader`."""
 
     def __init__(
         self, path: str, *, precision: Precision = "fp32", device: torch.device | None = None
     ) -> None:
         self._precision, self._device = precision, device or torch.device("cpu")
-        self.reader = AttentionReader.load(path, self._device)
+        self.reader = AttentionReader(path, self._device)
 
     def encode(self, text: str, pair: str | None = None) -> TextSamples:
         """Tokenize a text, or a pair in the tokenizer's frame; the result has one sample.
@@ -153,23 +120,29 @@ class AttentionPipeline:
             )
         return samples
 
-    def attend(self, samples: TextSamples) -> TextAttention:
-        """Return the attention maps of what `encode` returned."""
+    def attend(self, samples: TextSamples) -> dict[str, Any]:
+        """Return the attention within what `encode` returned.
+
+        Returns:
+            `tokens`: L tokens as the model reads them, special tokens included.
+            `second`: position of the first token of the second text; L without one.
+            `maps`: float32 [N, L, L] of each layer, probabilities by attending and attended token.
+        """
         batch, maps = move(samples.batch([0]), self._device), list[Tensor]()
         with autocast(self._precision, self._device.type):
             self.reader.read(
                 batch["input_ids"], batch["token_type_ids"], batch["attention_mask"], maps
             )
         tokens = samples.sequences[0].tolist()
-        return TextAttention(
-            tokens=tuple(token_text(self.reader.pieces, token) for token in tokens),
-            second=int(samples.second[0]),
-            maps=tuple(layer[0].float().cpu().numpy() for layer in maps),
-        )
+        return {
+            "tokens": [token_text(self.reader.pieces, token) for token in tokens],
+            "second": int(samples.second[0]),
+            "maps": [layer[0].float().cpu().numpy() for layer in maps],
+        }
 
 
 class ShowAttention(Verb[TextSamples]):
-    """Predictor of attention: `tokens`, `second` and `maps`, see `TextAttention`."""
+    """Predictor of attention: `tokens`, `second` and `maps`, see `AttentionPipeline`."""
 
     group_size = 8  # an answer has a number for each layer, head and pair of tokens
 
@@ -190,14 +163,8 @@ class ShowAttention(Verb[TextSamples]):
         return samples
 
     def answer(self, encoded: Sequence[TextSamples]) -> list[dict[str, Any]]:
-        attentions = map(self._pipeline.attend, encoded)
-        return [
-            {
-                "tokens": list(attention.tokens),
-                "second": attention.second,
-                "maps": [
-                    np.round(layer.astype(np.float64), DIGITS).tolist() for layer in attention.maps
-                ],
-            }
-            for attention in attentions
-        ]
+        answers = [self._pipeline.attend(samples) for samples in encoded]
+        for answer in answers:
+            maps = (layer.astype(np.float64) for layer in answer["maps"])
+            answer["maps"] = [np.round(layer, DIGITS).tolist() for layer in maps]
+        return answers

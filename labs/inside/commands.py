@@ -215,7 +215,6 @@ def _run_and_draw(
 
 
 def _print_layers(summary: Mapping[str, Any]) -> None:
-    """Print a row per layer."""
     from cloze.flows.views import terminal
 
     rows = summary["layers"]

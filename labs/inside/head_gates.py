@@ -107,9 +107,8 @@ def importance(
                 torch.ones(rows, heads, device=device, requires_grad=True) for heads in gates.heads
             ]
             loss, _ = objective(batch, torch.ones(2, device=device))
-            for total, gradient in zip(
-                totals, torch.autograd.grad(loss, gates.values), strict=True
-            ):
+            gradients = torch.autograd.grad(loss, gates.values)
+            for total, gradient in zip(totals, gradients, strict=True):
                 total += gradient.abs().sum(dim=0).double().cpu()
     return [total / total.norm().clamp(min=1e-30) for total in totals]
 
@@ -161,7 +160,7 @@ def heads_to_keep(scores: Sequence[Tensor], count: int) -> list[list[int]]:
             for layer, values in enumerate(scores)
             for head, value in enumerate(values)
             if head != best[layer]
-        ),
+        )
     )
     kept = [{head} for head in best]
     for _, layer, head in others[: max(0, count - len(best))]:

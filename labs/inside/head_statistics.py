@@ -14,6 +14,7 @@ Shapes: B batch, L length, N heads, K kinds of attended tokens, V vocabulary, W 
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
 from collections import defaultdict
 from collections.abc import Sequence
@@ -25,11 +26,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64
 from cloze.labs.inside.attention import token_text
 from cloze.model.layers.layout import BatchLayout
+from cloze.model.tasks.formats.lines import text_lines
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 REACH = 16  # maximum distance between tokens in the statistics
@@ -229,7 +230,7 @@ def read_treebank(path: str) -> list[Sentence]:
         DataError: the file is missing or no CoNLL-U, or a sentence has an impossible head.
     """
     sentences, rows = [], list[list[str]]()
-    for number, line in enumerate([*storage.read_text(path).splitlines(), ""], 1):
+    for number, line in itertools.chain(text_lines(path, spreadsheet=True), [(0, "")]):
         if line.startswith("#"):
             continue
         if line.strip():
@@ -243,7 +244,7 @@ def read_treebank(path: str) -> list[Sentence]:
             try:
                 sentences.append(_sentence(rows))
             except ValueError as error:
-                where = f"{path}, sentence {len(sentences) + 1} (up to line {number - 1})"
+                where = f"{path}, sentence {len(sentences) + 1}"
                 raise DataError(f"{where} {error}; correct the file") from None
             rows = []
     if not sentences:

@@ -30,7 +30,7 @@ from cloze.labs.inside.head_statistics import (
 from cloze.labs.inside.stages import HeadsConfig
 from cloze.model.data.batch import collate
 from cloze.model.data.mixture import RowTable
-from cloze.model.tasks.encode import CPU_POSITIONS, TextSamples, encode, framed
+from cloze.model.tasks.encode import CPU_POSITIONS, TextSamples, encode, evaluation_batches, framed
 from cloze.model.tasks.files import METRICS_FILE, write_json
 from cloze.model.train.distributed import World, init_distributed
 from cloze.model.train.loop.data import open_dataset
@@ -69,7 +69,7 @@ def run(config: HeadsConfig, build: BuildContext) -> StageResult:
         DataError: an input is missing or damaged, or a treebank no CoNLL-U.
     """
     world = init_distributed(build.execution)
-    reader = AttentionReader.load(build.inputs["checkpoint"], world.device)
+    reader = AttentionReader(build.inputs["checkpoint"], world.device)
     if (config.max_length or 0) > reader.longest:
         raise UsageError(
             f"max_length ({config.max_length}) is more than {reader.path} reads "
@@ -78,21 +78,20 @@ def run(config: HeadsConfig, build: BuildContext) -> StageResult:
     longest, pieces = config.max_length or reader.longest, reader.pieces
     sentences = read_treebank(config.treebank) if config.treebank else []
     source: _TextRows | _DatasetRows
-    if config.texts is not None:
-        texts = [text.text for text in read_texts(config.texts)][: config.rows]
-        if not texts:
-            raise DataError(f"{config.texts} has no texts; write one per line")
-        source = _TextRows(encode(texts, None, pieces, longest), world.device)
-    elif "dataset" in build.inputs:
+    if config.texts is None and "dataset" in build.inputs:
         source = _DatasetRows(build.inputs["dataset"], config.rows, reader, world)
-    elif sentences:
-        texts = [sentence.text for sentence in sentences[: config.rows]]
-        source = _TextRows(encode(texts, None, pieces, longest), world.device)
     else:
-        raise UsageError(
-            "heads needs rows (found none); name a dataset with --dataset, a file of texts with "
-            "--texts, or a CoNLL-U file with --treebank"
-        )
+        texts = [sentence.text for sentence in sentences]
+        if config.texts is not None:
+            texts = [text.text for text in read_texts(config.texts)]
+            if not texts:
+                raise DataError(f"{config.texts} has no texts; write one per line")
+        if not texts:
+            raise UsageError(
+                "heads needs rows (found none); name a dataset with --dataset, a file of texts "
+                "with --texts, or a CoNLL-U file with --treebank"
+            )
+        source = _TextRows(encode(texts[: config.rows], None, pieces, longest), world.device)
     size = 4 * reader.heads
     statistics = HeadStatistics(pieces, source.frequency(pieces.vocab_size).to(world.device))
     done, total = 0, len(source)
@@ -135,17 +134,12 @@ class _TextRows:
 
     def batches(self, bytes_per_pair: int) -> Iterator[TokenRows]:
         """Iterate over the batches; `bytes_per_pair`: bytes of the maps per pair of tokens."""
-        for indices in self.groups(bytes_per_pair):
-            yield self.batch(indices)
+        return map(self.batch, self.groups(bytes_per_pair))
 
-    def groups(self, bytes_per_pair: int) -> Iterator[I64]:
-        """Iterate over the numbers of the samples of a batch, longest first."""
-        order, begin = np.argsort(-self._samples.lengths, kind="stable"), 0
-        while begin < len(order):
-            length = int(self._samples.lengths[order[begin]])
-            end = begin + _fitting(length, bytes_per_pair)
-            yield order[begin:end]
-            begin = end
+    def groups(self, bytes_per_pair: int) -> list[I64]:
+        """Return the numbers of the samples of each batch, longest first."""
+        lengths = self._samples.lengths
+        return evaluation_batches(lengths, _positions(int(lengths.max()), bytes_per_pair))
 
     def batch(self, indices: I64) -> TokenRows:
         batch = self._samples.batch(indices)
@@ -185,8 +179,7 @@ class _DatasetRows:
         return torch.from_numpy(counts)
 
     def batches(self, bytes_per_pair: int) -> Iterator[TokenRows]:
-        """Iterate over the batches; as for `_TextRows`."""
-        size = _fitting(self._info.length, bytes_per_pair)
+        size = max(1, _positions(self._info.length, bytes_per_pair) // self._info.length)
         for begin in range(0, self._count, size):
             numbers = np.arange(begin, min(begin + size, self._count))
             rows = self._shards.take(numbers, np.zeros_like(numbers))
@@ -206,12 +199,10 @@ class _DatasetRows:
             )
 
 
-def _fitting(length: int, bytes_per_pair: int) -> int:
-    """Return the number of rows of `length` tokens whose maps have at most `MAP_BYTES`.
-
-    Short rows are limited by their tokens, whose states need memory, too.
-    """
-    return max(1, min(MAP_BYTES // (bytes_per_pair * length**2), CPU_POSITIONS // length))
+def _positions(longest: int, bytes_per_pair: int) -> int:
+    """Return the tokens of a batch whose maps have at most `MAP_BYTES`, of rows up to `longest`."""
+    # Short rows are limited by their tokens, whose states need memory, too.
+    return min(MAP_BYTES // (bytes_per_pair * longest), CPU_POSITIONS)
 
 
 def _parse(
@@ -233,8 +224,8 @@ def _parse(
         own = words_of_tokens(sentence.spans.tolist(), encoded[number][1])
         around = (len(pieces.special.begins), 1)
         words.append(np.pad(own, around, constant_values=-1))  # special tokens are no words
-    rows = _TextRows(framed([encoded[number][0] for number in fitting], None, pieces, longest),
-                     device)  # fmt: skip
+    framed_rows = framed([encoded[number][0] for number in fitting], None, pieces, longest)
+    rows = _TextRows(framed_rows, device)
     parsing = ParsingHeads(chosen)
     for indices in rows.groups(size):
         batch = rows.batch(indices)

@@ -217,11 +217,8 @@ def layers_to_keep(layers: int, count: int, where: str) -> list[int]:
     """
     if count > layers:
         raise UsageError(f"keep_layers ({count}) exceeds the model's {layers} layers; use fewer")
-    if where == "bottom":
-        return list(range(count))
-    if where == "top":
-        return list(range(layers - count, layers))
-    return [number * layers // count for number in range(count)]
+    starts = {"bottom": range(count), "top": range(layers - count, layers)}
+    return list(starts.get(where, (number * layers // count for number in range(count))))
 
 
 def _without_heads(

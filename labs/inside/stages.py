@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -18,6 +19,7 @@ from cloze.model.use.configs import VerbConfig
 from cloze.model.use.verb import Predictor, verb_stage
 
 SPLITS = ("train", "dev")
+_stage = partial(Stage, worker="cloze.model", on_gpu=True, comparison_metrics=("metrics",))
 PRETRAINED = InputSpec(kinds=("pretrain",), explicit_kinds=("finetune", "merge"), required=True)
 
 
@@ -81,19 +83,16 @@ class ProbeConfig(StageConfig):
 
     @property
     def task_options(self) -> TaggingOptions:
-        """Options of the task, with those of the config."""
         options = task_options(self.task, self.options)
         assert isinstance(options, TaggingOptions)
         return options
 
     def external_fingerprints(self) -> dict[str, str]:
-        """Return the fingerprint of the files that the task reads."""
         if self.data is None:
             return {}
         return {"data": data_fingerprint(self.data, self.task_options, SPLITS)}
 
     def missing(self) -> str:
-        """Return a clause about missing files of the task; empty if all exist."""
         return missing_split(self.data, self.task_options, SPLITS) if self.data else ""
 
 
@@ -118,21 +117,18 @@ def _layers_headline(summary: Mapping[str, Any]) -> str:
 
 
 # Scores of probes by layer, with control tasks, scalar mixes and baselines. File: `metrics.json`.
-PROBE = Stage(
+PROBE = _stage(
     name="probe",
     version=1,
     config=ProbeConfig,
     run=deferred("cloze.labs.inside.probe:run"),
     inputs={"checkpoint": PRETRAINED},
-    worker="cloze.model",
-    on_gpu=True,
     headline=_layers_headline,
-    comparison_metrics=("metrics",),
 )
 
 # How far each layer moves its input (ALBERT, figure 1), and how similar layers are: linear CKA.
 # File: `metrics.json`.
-LAYERS = Stage(
+LAYERS = _stage(
     name="layers",
     version=1,
     config=LayersConfig,
@@ -141,10 +137,7 @@ LAYERS = Stage(
         "checkpoint": PRETRAINED,
         "other": InputSpec(kinds=("pretrain", "finetune", "merge"), explicit_only=True),
     },
-    worker="cloze.model",
-    on_gpu=True,
     headline=_layers_headline,
-    comparison_metrics=("metrics",),
 )
 
 
@@ -178,7 +171,7 @@ def _heads_headline(summary: Mapping[str, Any]) -> str:
 
 # Attention by head (Clark et al. 2019; Voita et al. 2019). File: `metrics.json`, all numbers by
 # layer and head.
-HEADS = Stage(
+HEADS = _stage(
     name="heads",
     version=2,  # 2: words of a treebank in vocabularies without [CLS]
     config=HeadsConfig,
@@ -189,10 +182,7 @@ HEADS = Stage(
         ),
         "dataset": InputSpec(kinds=("dataset",)),
     },
-    worker="cloze.model",
-    on_gpu=True,
     headline=_heads_headline,
-    comparison_metrics=("metrics",),
 )
 
 
@@ -252,7 +242,7 @@ def _prune_headline(summary: Mapping[str, Any]) -> str:
 
 # Files: `checkpoint/`; `metrics.json`: scores before and after; with --keep-heads the importance of
 # each head, and the score by number of heads.
-PRUNE = Stage(
+PRUNE = _stage(
     name="prune",
     version=2,  # 2: sparsity leaves T5's output matrix and XLNet's segments
     config=PruneConfig,
@@ -266,11 +256,8 @@ PRUNE = Stage(
         ),
         "rewind": InputSpec(kinds=("pretrain",), explicit_kinds=("merge",), explicit_only=True),
     },
-    worker="cloze.model",
-    on_gpu=True,
     outputs=("checkpoint",),
     headline=_prune_headline,
-    comparison_metrics=("metrics",),
 )
 
 

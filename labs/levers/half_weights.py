@@ -96,7 +96,6 @@ def add_copies(network: nn.Module, dtype: torch.dtype) -> int:
 
 
 def copies(network: nn.Module) -> Iterator[Copy]:
-    """Yield all copies with their weights."""
     for module in network.modules():
         if isinstance(module, (HalfLinear, HalfAttention)):
             weights = [part.weight for part in module.parts()]

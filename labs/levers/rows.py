@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 
 from cloze.labs.levers import attention, half_weights, tied_table
@@ -130,16 +128,3 @@ class Finetune(Lever):
 
 ATTENTION, SHAPES, GRAPHS, WHOLE_STEP = Attention(), Shapes(), Graphs(), WholeStep()
 CLIP, WEIGHTS, TABLE, FINETUNE = Clip(), Weights(), WordTable(), Finetune()
-__all__ = [
-    "ATTENTION", "CLIP", "FINETUNE", "GRAPHS", "SHAPES", "TABLE", "WEIGHTS", "WHOLE_STEP"
-]  # fmt: skip
-
-
-def by_name() -> dict[str, Any]:
-    """Return the rows by their names, as the plug-in declares them."""
-    from cloze.labs.levers.plugin import PLUGIN
-
-    return {
-        name: globals()[row.reference.partition(":")[2]]
-        for name, row in PLUGIN.rows["gpu_levers"].items()
-    }

@@ -60,7 +60,6 @@ FILES: dict[str, SubmissionFile] = {
 
 
 def tuned(nodes: Iterable[ReportNode], task: str) -> list[ReportNode]:
-    """Return the fine-tunings on a task."""
     return [
         node
         for node in nodes
@@ -190,17 +189,12 @@ def _fits(prediction: str, file: SubmissionFile) -> bool:
 
 
 def headline(summary: Mapping[str, Any]) -> str:
-    """Return the number of files in the submission."""
     count = len(summary["files"])
-    return (
-        f"{count} of {len(FILES)} files of a GLUE submission"
-        if count
-        else "no test files: dev only"
-    )
+    text = f"{count} of {len(FILES)} files of a GLUE submission"
+    return text if count else "no test files: dev only"
 
 
 def _ahead(plan: PlannedBuild[SubmissionConfig]) -> CostEstimate:
-    """Estimate the cost of reading and packing the files."""
     return CostEstimate(
         work=0.0,
         speed=1.0,

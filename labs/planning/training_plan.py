@@ -170,7 +170,6 @@ def _check(given: dict[str, float | None]) -> None:
 
 
 def _device(cores: int, gpus: int | None, gpu_type: str | None) -> tuple[Device, int]:
-    """Return the device and the number of devices."""
     if gpu_type is not None:
         return hardware.gpu(gpu_type), gpus or 1
     if gpus is not None:
@@ -225,7 +224,6 @@ def choose(setting: Setting, ways: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def command(setting: Setting, way: dict[str, Any]) -> str:
-    """Return the command that runs this way."""
     gpus_per_node = max(count for count in range(1, PER_NODE + 1) if setting.ranks % count == 0)
     nodes = setting.ranks // gpus_per_node
     arguments = [

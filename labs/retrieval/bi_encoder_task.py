@@ -309,7 +309,6 @@ class RetrievalTask(Task[QueryPassages, SplitEmbeddings]):
             storage.write_bytes(storage.join(directory, name), "".join(lines).encode())
 
     def _by_query(self, examples: QueryPassages, scores: Scores) -> dict[str, Floats]:
-        """Return the metrics of each query."""
         order = np.argsort(examples.pairs[:, 0], kind="stable")
         queries, passages = examples.pairs[order].T
         ranks = []

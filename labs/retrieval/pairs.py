@@ -156,7 +156,6 @@ def _squad(file: str) -> Iterator[Pair]:
 
 
 def _titles(path: str, split: str) -> Iterator[Pair]:
-    """Iterate over titled documents of a corpus."""
     for identity, title, sentences in _documents(path, split):
         yield identity, title, identity, " ".join(sentences)
 
@@ -180,10 +179,7 @@ def _documents(path: str, split: str) -> Iterator[tuple[str, str, list[str]]]:
     """Iterate over id, title and sentences of a corpus's documents; dev is the held-out split."""
     if split not in CORPUS_SPLITS:
         raise DataError(f"a corpus has no split {split!r}; use {' or '.join(CORPUS_SPLITS)}")
-    columns = ("id", "title", "split", "sentences")
-    for identity, title, document_split, sentences in documents(path, columns):
-        if document_split == CORPUS_SPLITS[split]:
-            yield identity, title, sentences
+    yield from documents(path, ("id", "title", "sentences"), split=CORPUS_SPLITS[split])
 
 
 BLOCK = 1 << 24  # scores in memory at once

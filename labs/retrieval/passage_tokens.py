@@ -100,7 +100,6 @@ class PassageTokens:
         self._tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
 
     def to(self, device: torch.device) -> None:
-        """Move the tokens to the device."""
         self._tensors = {name: tensor.to(device) for name, tensor in self._tensors.items()}
 
     def overlapping(self, source: Tensor, lengths: Tensor) -> Tensor:

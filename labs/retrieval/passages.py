@@ -228,7 +228,6 @@ class PassageIndex:
 
 
 def postings_name(passages: str) -> str:
-    """Return the name of the postings file of a file of passages."""
     return POSTINGS_FILE + passages.removeprefix(PASSAGE_FILE)
 
 

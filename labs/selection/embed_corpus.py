@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from cloze.core import storage
-from cloze.core.arrow import read_arrow, write_arrow
+from cloze.core.arrow import read_arrow
 from cloze.core.errors import UsageError
 from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.core.words import UNSPACED_LETTER, letters_a_word
 from cloze.labs.selection.stages import VectorsConfig
-from cloze.labs.vectors import WIDEST, quantize, vectors_batch, vectors_file_name
+from cloze.labs.vectors import WIDEST, quantize, vectors_file_name, write_vectors
 from cloze.model.tasks.files import corpus_shards
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
@@ -95,8 +95,7 @@ def _embed_shard(
     vectors = np.zeros((len(order), embedder.size), np.float32)
     if windows:
         np.add.at(vectors, np.array(owners), embedder.embed(windows))
-    batch = vectors_batch(keys[order], quantize(vectors))
-    write_arrow(target, batch.schema, [batch])
+    write_vectors(target, keys[order], quantize(vectors))
     return table.num_rows, embedder.truncated - truncated, embedder.pieces - pieces
 
 

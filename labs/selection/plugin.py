@@ -28,13 +28,10 @@ PLUGIN = Plugin(
         "tools": {"filter": Row(f"{_LAB}.stages:FILTER", before="explain")},
         "steps": {"learned": Row(f"{_LAB}.learned:STEP", before="blocked_words")},
         "headings": {
-            name: Row(f"{_LAB}.commands:{attribute}")
-            for name, attribute in (
-                ("corpus/learned", "OF_CORPUS"),
-                ("filter", "OF_FILTER"),
-                ("vectors", "OF_VECTORS"),
-                ("semdedup", "OF_SEMDEDUP"),
-            )
+            "corpus/learned": Row(f"{_LAB}.commands:OF_CORPUS"),
+            "filter": Row(f"{_LAB}.commands:OF_FILTER"),
+            "vectors": Row(f"{_LAB}.commands:OF_VECTORS"),
+            "semdedup": Row(f"{_LAB}.commands:OF_SEMDEDUP"),
         },
     },
 )

@@ -87,7 +87,6 @@ class Filter:
         return float(np.interp(100.0 * share, shares, scores))
 
     def write(self, path: str) -> None:
-        """Write both files to the directory `path`."""
         packed = io.BytesIO()
         np.save(packed, self.weights, allow_pickle=False)
         storage.write_bytes(storage.join(path, WEIGHTS), packed.getvalue())
@@ -173,9 +172,7 @@ class TrainedFilter:
 
 
 def train_filter(
-    examples: Sequence[Example],
-    bits: int,
-    report: Callable[[float], None] = lambda done: None,
+    examples: Sequence[Example], bits: int, report: Callable[[float], None] = lambda done: None
 ) -> TrainedFilter:
     """Train a filter on the examples that are not held out; evaluate it on those that are.
 

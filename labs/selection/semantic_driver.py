@@ -31,12 +31,7 @@ from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.labs.selection import semantic_clusters as clustering
-from cloze.labs.selection.stages import (
-    SAMPLE,
-    UNIT_DOCUMENTS,
-    SemDedupConfig,
-    clusters_for,
-)
+from cloze.labs.selection.stages import SAMPLE, UNIT_DOCUMENTS, SemDedupConfig, clusters_for
 from cloze.labs.vectors import (
     F32,
     I16,
@@ -44,6 +39,7 @@ from cloze.labs.vectors import (
     vectors_batch,
     vectors_file_name,
     vectors_schema,
+    write_vectors,
 )
 from cloze.pipeline.corpus.document import join_sentences
 from cloze.pipeline.corpus.files.intermediate import CORPUS, compact_batch
@@ -78,12 +74,10 @@ class Deduplication:
 
     Attributes:
         clusters: exchange of the documents by cluster.
-        centres: file of the centres.
         questions: file of the documents whose neighbours are searched in the whole corpus.
         duplicates: file of the dropped documents, a record batch per shard.
         mean: mean to subtract from the vectors; None: not subtracted.
         width: numbers of a vector.
-        config: similarity and rounds of k-means.
     """
 
     clusters: Exchange
@@ -101,7 +95,6 @@ class Deduplication:
         return pa.schema([*vectors_schema(self.width), *places])
 
     def centred(self, vectors: I16) -> I16:
-        """Return the vectors without the mean."""
         mean = None if self.mean is None else np.array(self.mean, np.int16)
         return vectors if mean is None else clustering.centred(vectors, mean)
 
@@ -217,8 +210,8 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
     )
     sample = units.centred(sample)
     centres = clustering.fit(sample, count, config.rounds)
-    _write_vectors(units.centres, np.arange(len(centres), dtype=np.uint64), centres)
-    _write_vectors(units.questions, keys[:QUESTIONS], sample[:QUESTIONS])
+    write_vectors(units.centres, np.arange(len(centres), dtype=np.uint64), centres)
+    write_vectors(units.questions, keys[:QUESTIONS], sample[:QUESTIONS])
 
     paths = list(map(corpus.file, corpus.names))
     shards = [[number, *each] for number, each in enumerate(zip(paths, files, strict=True))]
@@ -282,11 +275,6 @@ def deduplicate(config: SemDedupConfig, build: BuildContext) -> StageResult:
 
 def _named(units: Iterable[dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     return [(f"{number:05d}", unit) for number, unit in enumerate(units)]
-
-
-def _write_vectors(path: str, keys: U64, vectors: I16) -> None:
-    batch = vectors_batch(keys, vectors)
-    write_arrow(path, batch.schema, [batch])
 
 
 def _vectors(corpus: CorpusShards, build: BuildContext) -> list[str]:

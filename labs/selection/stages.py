@@ -136,9 +136,7 @@ VECTORS = Stage(
     inputs={
         "corpus": InputSpec(kinds=("corpus",), required=True),
         "checkpoint": InputSpec(
-            kinds=("pretrain",),
-            explicit_kinds=("finetune", "import", "merge"),
-            required=True,
+            kinds=("pretrain",), explicit_kinds=("finetune", "import", "merge"), required=True
         ),
     },
     worker="cloze.model",
@@ -204,15 +202,13 @@ def semdedup_cost(plan: PlannedBuild[SemDedupConfig]) -> CostEstimate:
 
 def semdedup_throughput(facts: Metadata) -> MeasuredThroughput | None:
     """Measure the throughput in numbers of vectors; None if the summary lacks their size."""
+    if not facts.get("size"):
+        return None
     documents = float(facts["documents"]) + sum((facts.get("dropped") or {}).values())
-    return (
-        MeasuredThroughput(
-            amount=documents * float(facts["size"]),
-            seconds=subtract_startup(facts["seconds"], START),
-            width=int(facts["execution"].get("workers", 1)),
-        )
-        if facts.get("size")
-        else None
+    return MeasuredThroughput(
+        amount=documents * float(facts["size"]),
+        seconds=subtract_startup(facts["seconds"], START),
+        width=int(facts["execution"].get("workers", 1)),
     )
 
 

@@ -119,10 +119,7 @@ FIELDS = {
     "initializer_range": "init_std",
 }
 # values of the decoder that must be the encoder's
-EQUAL = {
-    "decoder_attention_heads": "encoder_attention_heads",
-    "decoder_ffn_dim": "encoder_ffn_dim",
-}
+EQUAL = {"decoder_attention_heads": "encoder_attention_heads", "decoder_ffn_dim": "encoder_ffn_dim"}
 
 
 def write(config: dict[str, Any]) -> dict[str, Any]:

@@ -55,7 +55,6 @@ class EncoderDecoderConfig(ModelConfig):
 
     @property
     def decoder_layers(self) -> int:
-        """Number of decoder layers, with its default resolved."""
         return self.num_decoder_layers or self.num_hidden_layers
 
     @property
@@ -64,7 +63,6 @@ class EncoderDecoderConfig(ModelConfig):
 
     @property
     def decoder_layer_weights(self) -> int:
-        """Number of weights in the matrices of one decoder layer."""
         return self.layer_weights + 4 * self.hidden_size * self.attention_width
 
     @property

@@ -5,6 +5,7 @@ The latter is in `cloze.labs.seq2seq.text_to_text`.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -119,11 +120,8 @@ class TextGenerationPipeline:
             size = max(1, TOKENS // longest)
             self._write([rows[number] for number in order[:size]], tokens, choice)
             order = order[size:]
-        continuations = [self._continuation(row) for row in rows]
-        return [
-            continuations[start : start + samples]
-            for start in range(0, len(continuations), samples)
-        ]
+        continuations = iter([self._continuation(row) for row in rows])
+        return [list(itertools.islice(continuations, samples)) for _ in texts]
 
     @torch.inference_mode()
     def _write(self, rows: Sequence[_Row], tokens: int, choice: SamplingParams) -> None:
@@ -191,11 +189,8 @@ def sampling_params(config: GenerateConfig) -> SamplingParams:
     Raises:
         UsageError: sampling options are combined with temperature 0.
     """
-    options = {
-        "samples": config.samples if config.samples > 1 else None,
-        "top_k": config.top_k,
-        "top_p": config.top_p,
-    }
+    samples = config.samples if config.samples > 1 else None
+    options = {"samples": samples, "top_k": config.top_k, "top_p": config.top_p}
     requested = {name: value for name, value in options.items() if value is not None}
     if config.temperature == 0.0 and requested:
         name, value = next(iter(requested.items()))
@@ -268,26 +263,14 @@ def generation_pipeline(
 
 
 def continue_texts(pipeline: Any, model_input: Any, params: Params) -> pandas.DataFrame:
-    """Return the likeliest continuation of each text.
+    """Return the likeliest continuation of each text, as `continuation_json`.
 
     Args:
         pipeline: its `generate` maps texts to lists of `Continuation`.
         params: `tokens`, the maximum number of generated tokens.
-
-    Returns:
-        Columns `text` (prompt and continuation), `continuation`, `tokens` (number generated) and
-        `stopped` (`end` of the text, `tokens` or `model`).
     """
     texts, most = column_texts(input_table(model_input)), int(params.get("tokens", TABLE_TOKENS))
-    rows = [
-        {
-            "text": own.text,
-            "continuation": own.continuation,
-            "tokens": len(own.ids),
-            "stopped": own.stopped,
-        }
-        for (own,) in pipeline.generate(texts, tokens=most)
-    ]
+    rows = [continuation_json(own) for (own,) in pipeline.generate(texts, tokens=most)]
     return answer_table(rows, "text", "continuation", "tokens", "stopped")
 
 

@@ -46,7 +46,6 @@ class Memory:
         return None if self.real is None else additive(self.real[:, None, None], dtype)
 
     def map_tensors(self, change: Callable[[Tensor], Tensor]) -> Memory:
-        """Return the memory with changed tensors."""
         kept = self.kept and {layer: (change(k), change(v)) for layer, (k, v) in self.kept.items()}
         return Memory(change(self.states), None if self.real is None else change(self.real), kept)
 

@@ -91,7 +91,6 @@ class PassageStore:
         self.tokens = PassageTokens(index, pieces, room=longest, longest=longest, typed=False)
 
     def to(self, device: torch.device) -> None:
-        """Move tokens and vectors to the device."""
         self.tokens.to(device)
         self.vectors = self.vectors.to(device)
 
@@ -162,9 +161,7 @@ class RagNetwork(nn.Module):
         numbers, prior = self.retrieve(batch)
         count, lengths = numbers.shape[1], batch["attention_mask"].sum(dim=1)
         joined = self.store.tokens.after(
-            ids.repeat_interleave(count, dim=0),
-            lengths.repeat_interleave(count),
-            numbers.flatten(),
+            ids.repeat_interleave(count, dim=0), lengths.repeat_interleave(count), numbers.flatten()
         )
         memory = self.encoder.memory_of(joined["input_ids"], joined["attention_mask"])
         return memory, numbers, prior

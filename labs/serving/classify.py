@@ -249,26 +249,16 @@ class Classify(Verb[_Input]):
         return encoded
 
     def answer(self, encoded: Sequence[tuple[list[int], Split]]) -> list[dict[str, Any]]:
-        explanations = {
-            index: explain(self._classifier, split, number)
-            for indices, split in encoded
-            for number, index in enumerate(indices)
-            if self._explain
-        }
-        answers = {
-            index: best
-            for indices, split in encoded
-            for index, best in zip(
-                indices, self._classifier.ranked(split, self._top_k), strict=True
-            )
-        }
-        rows = []
-        for index in range(len(answers)):
-            best = answers[index]
-            many = {} if self._classifier.answers == "scores" else {"predictions": best}
-            added = {"explanation": explanations[index]} if self._explain else {}
-            rows.append({**best[0], **many, **added})
-        return rows
+        rows = {}
+        for indices, split in encoded:
+            ranked = self._classifier.ranked(split, self._top_k)
+            for number, (index, best) in enumerate(zip(indices, ranked, strict=True)):
+                rows[index] = dict(best[0])
+                if self._classifier.answers != "scores":
+                    rows[index]["predictions"] = best
+                if self._explain:
+                    rows[index]["explanation"] = explain(self._classifier, split, number)
+        return [rows[index] for index in sorted(rows)]
 
     def finish(self) -> dict[str, Any]:
         return {"truncated": self._classifier.truncated}
@@ -312,7 +302,6 @@ class ZeroShot(Verb[str]):
 
 
 def open_classifier(checkpoint: str, config: ClassifyConfig) -> Verb[Any]:
-    """Return the predictor of classify for these options."""
     return (Classify if config.labels is None else ZeroShot)(checkpoint, config)
 
 

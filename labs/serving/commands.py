@@ -218,9 +218,9 @@ def _read_passage(path: str) -> str:
     name = "standard input" if path == STDIN else path
     if path == STDIN:
         content = sys.stdin.buffer.read()
+    elif not storage.exists(path) or storage.is_dir(path):
+        raise DataError(f"{path} is not a file; name a text file with the passage")
     else:
-        if not storage.exists(path) or storage.is_dir(path):
-            raise DataError(f"{path} is not a file; name a text file with the passage")
         with storage.open_input(path) as handle:
             content = handle.read()
     try:

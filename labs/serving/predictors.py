@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from cloze.core import storage
 from cloze.core.errors import UsageError
@@ -201,13 +200,17 @@ class TokenClassificationPipeline(FinetunedModel):
     def entities(self, encoded: EncodedTexts) -> list[list[Entity]]:
         """Return what `tag_batch` returns for the texts of `encode_texts`."""
         results: list[list[Entity]] = [[] for _ in encoded.texts]
-        if encoded.split is not None:
-            predictions = self.predict(encoded.split)
-            filled = [number for number, spans in enumerate(encoded.spans) if spans]
-            for row, number in enumerate(filled):
-                found = self._tagging.entities(predictions.tags[row])
-                text, spans = encoded.texts[number], encoded.spans[number]
-                results[number] = _entities(text, spans, found, predictions.scores[row])
+        if encoded.split is None:
+            return results
+        predictions = self.predict(encoded.split)
+        filled = [number for number, spans in enumerate(encoded.spans) if spans]
+        for number, tags, scores in zip(filled, predictions.tags, predictions.scores, strict=True):
+            text, spans = encoded.texts[number], encoded.spans[number]
+            for kind, first, last in self._tagging.entities(tags):
+                start, end = spans[first][0], spans[last][1]
+                place = {"text": text[start:end], "type": kind, "start": start, "end": end}
+                score = float(scores[first : last + 1].mean())
+                results[number].append({**place, "score": score})
         return results
 
 
@@ -230,24 +233,6 @@ class Tag(Verb[str]):
 
     def finish(self) -> dict[str, Any]:
         return {"truncated": self._tagger.truncated}
-
-
-def _entities(
-    text: str,
-    spans: Sequence[Span],
-    found: Sequence[tuple[str, int, int]],
-    scores: npt.NDArray[np.float32],
-) -> list[Entity]:
-    return [
-        {
-            "text": text[spans[first][0] : spans[last][1]],
-            "type": kind,
-            "start": spans[first][0],
-            "end": spans[last][1],
-            "score": float(scores[first : last + 1].mean()),
-        }
-        for kind, first, last in found
-    ]
 
 
 class Embed(Verb[str]):

@@ -1,4 +1,7 @@
-"""Answers to MLflow, as tables: `Predictor.served` of the lab's verbs, see `cloze.model.pyfunc`."""
+"""Answers to MLflow, as tables: `Predictor.served` of the lab's verbs, see `cloze.model.pyfunc`.
+
+Their columns are in `verbs.py`; start and end are characters.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +38,6 @@ def classify(
         model_input: strings, or a DataFrame with columns `text`, `text_pair` (tasks on pairs) and
             `choices` (multiple choice; a list of endings per text).
 
-    Returns:
-        Columns `label` (multiple choice: the ending) and `score`, its probability. Regression:
-        `score` alone, the predicted number. Multi-label: before them `labels`, the list of all
-        that are predicted.
-
     Raises:
         UsageError: the task needs pairs or choices that are missing, or does not accept those of
             the input.
@@ -67,15 +65,11 @@ def classify(
 def answer_questions(
     pipeline: QuestionAnsweringPipeline, model_input: Any, params: Params
 ) -> pandas.DataFrame:
-    """Return the answers to each question, best first.
+    """Return the answers to each question, best first; `start` and `end` are -1 without an answer.
 
     Args:
         model_input: a DataFrame with columns `question` and `passage`.
         params: `top_k`, answers per question.
-
-    Returns:
-        Columns `question` (index, from 0), `answer`, `score`, `start` and `end` (character offsets
-        in the passage, -1: no answer).
 
     Raises:
         UsageError: a column is missing.
@@ -98,12 +92,7 @@ def answer_questions(
 def tag(
     pipeline: TokenClassificationPipeline, model_input: Any, params: Params
 ) -> pandas.DataFrame:
-    """Return the entities of each text, in the order of their positions.
-
-    Returns:
-        Columns `text` (index of the text, from 0), `entity`, `type`, `start` and `end` (character
-        offsets) and `score`.
-    """
+    """Return the entities of each text by position; `text` is the number of the text, from 0."""
     texts = column_texts(input_table(model_input))
     rows = [
         {**entity, "text": number, "entity": entity["text"]}

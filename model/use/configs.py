@@ -41,8 +41,7 @@ class VerbConfig(StageConfig):
     def _something(self) -> VerbConfig:
         if not self.requests and self.file is None:
             raise ValueError(
-                "requests (found none) and file (found none) leave nothing to answer; give one of "
-                "them"
+                "requests (found none) and file (found none) leave nothing to answer; give one"
             )
         return self
 

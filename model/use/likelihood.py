@@ -37,6 +37,7 @@ from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.core.words import split_words
 from cloze.model.tasks.files import METRICS_FILE, documents, write_json
+from cloze.model.tasks.formats.lines import text_lines
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
 from cloze.model.use.configs import LikelihoodConfig
@@ -115,7 +116,7 @@ def encode(texts: Sequence[str], tokenizer: Tokenizer) -> list[EncodedText]:
 
 def read_texts(path: str) -> Iterator[HeldoutText]:
     """Iterate over the lines of a text file that are not empty."""
-    for number, line in enumerate(storage.read_text(path).split("\n"), 1):
+    for number, line in text_lines(path):
         if text := line.strip():
             yield HeldoutText(text=text, document=number, where=f"line {number}")
 

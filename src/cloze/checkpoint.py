@@ -330,9 +330,7 @@ class Checkpoint:
         seconds = [None] * len(own) if pairs is None else matching_texts(pairs, "pairs", own)
         pipeline = self._open(AttentionPipeline)
         found = [pipeline.attend(pipeline.encode(*pair)) for pair in zip(own, seconds, strict=True)]
-        names = ("tokens", "second", "maps")
-        shown = [(list(each.tokens), each.second, list(each.maps)) for each in found]
-        return as_given(texts, [dict(zip(names, each, strict=True)) for each in shown])
+        return as_given(texts, found)
 
     def batch(
         self,

@@ -137,10 +137,7 @@ def application(
         port, allowed: accepted `Host` values, see `LoopbackOnlyMiddleware`.
     """
     app = FastAPI(
-        title="Cloze",
-        description="Models of `cloze serve`.",
-        docs_url=None,
-        redoc_url=None,
+        title="Cloze", description="Models of `cloze serve`.", docs_url=None, redoc_url=None
     )
 
     def find(name: str, verb: str) -> ServedModel:

@@ -59,7 +59,6 @@ class ServingMetrics:
         self._batch_seconds.labels(model).observe(seconds)
 
     def text(self) -> bytes:
-        """Return the metrics in Prometheus' text format."""
         return generate_latest(self.registry)
 
 

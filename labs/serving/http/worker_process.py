@@ -134,7 +134,6 @@ class WorkerProcess:
         await self.ended.wait()
 
     def end(self) -> str:
-        """Return how the worker ended."""
         code = self._process.returncode
         ended = "was closed" if code is None else describe_exit(code)
         return str(self._error.get("error") or f"the worker {ended}{last_error(self._log)}")

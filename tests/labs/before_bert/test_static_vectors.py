@@ -116,6 +116,9 @@ def test_analogies_are_scored_by_section(tmp_path: Path) -> None:
     questions.write_text("man woman king\n")
     with pytest.raises(DataError, match="line 1 .* has not four words"):
         score_analogies(str(questions), named)
+    questions.write_bytes(b"man woman king \xe9\n")
+    with pytest.raises(DataError, match="line 1: byte 16 is not UTF-8"):
+        score_analogies(str(questions), named)
 
 
 def test_static_vectors_are_features_of_a_task(made: dict[str, str], tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def statistics(reader: AttentionReader, sequences: list[list[int]]) -> dict[str,
 def test_rows_of_a_dataset_count_sequence_by_sequence(
     packed: bool, path: str, tmp_path: Path
 ) -> None:
-    reader = AttentionReader.load(path, torch.device("cpu"))
+    reader = AttentionReader(path, torch.device("cpu"))
     lengths = {"lengths": lambda rng: int(rng.integers(4, 9))} if packed else {}
     dataset = write_dataset(
         tmp_path / "dataset", rows=2, heldout=7, length=24, vocab_size=len(PIECES), packed=packed,
@@ -218,6 +218,21 @@ def test_what_is_no_treebank_is_refused(old: str, new: str, message: str, tmp_pa
         read_treebank(str(path))
 
 
+def test_lines_of_a_treebank_end_as_those_of_other_files(treebank: str, tmp_path: Path) -> None:
+    """U+0085 and U+2028 may be in a word; bytes that are no UTF-8 are told by their line."""
+    path, text = tmp_path / "lines.conllu", Path(treebank).read_text("utf-8")
+    word = read_treebank(treebank)[0].text.split()[0]
+    path.write_text(text.replace(f"\t{word}\t", "\ta\x85b\u2028c\t"), encoding="utf-8")
+    assert len(read_treebank(str(path))) == 2
+    for end in ("\r\n", "\r"):
+        path.write_bytes(text.replace("\n", end).encode())
+        found = [sentence.text for sentence in read_treebank(str(path))]
+        assert found == [sentence.text for sentence in read_treebank(treebank)]
+    path.write_bytes(b"1\tcaf\xe9" + b"\t_" * 8 + b"\n")
+    with pytest.raises(DataError, match="line 1: byte 6 is not UTF-8"):
+        read_treebank(str(path))
+
+
 @pytest.mark.parametrize("vocabulary", ["bert", "t5"])
 def test_heads_parse_as_a_loop_over_words_says(
     vocabulary: str, path: str, treebank: str, tmp_path: Path
@@ -225,7 +240,7 @@ def test_heads_parse_as_a_loop_over_words_says(
     path = write_t5(tmp_path) if vocabulary == "t5" else path
     found = measured(path, tmp_path / "out", treebank=treebank)
     sentences = read_treebank(treebank)
-    pieces = AttentionReader.load(path, torch.device("cpu")).pieces
+    pieces = AttentionReader(path, torch.device("cpu")).pieces
     scores: dict[tuple[str, str], np.ndarray] = {}
     offsets: dict[str, list[int]] = {}
     for sentence in sentences:

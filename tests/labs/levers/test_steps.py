@@ -18,6 +18,7 @@ from cloze.core import plugins
 from cloze.core.stages.execution import GPU_LEVERS
 from cloze.labs.levers import half_weights, rows
 from cloze.labs.levers.graphs import StepGraphs
+from cloze.labs.levers.plugin import PLUGIN
 from cloze.labs.levers.tied_table import COPY, TiedTable, tied_loss
 from cloze.model.data.batch import collate, empty_batch
 from cloze.model.data.layouts import LayoutKind
@@ -128,8 +129,7 @@ def compared(
     dataset: ShardedRows, names: tuple[str, ...], family: str, **changes: Any
 ) -> tuple[TorchEngine, TorchEngine]:
     """Train with and without levers, and compare; return both engines."""
-    table = rows.by_name()
-    levers = tuple(table[name] for name in names)
+    levers = tuple(GPU_LEVERS[name] for name in names)
     layout: LayoutKind = "fixed" if any(lever.fixed_sizes for lever in levers) else "packed"
     plain = engine(dataset, family, (), **changes)
     pulled = engine(dataset, family, levers, **changes)
@@ -199,7 +199,7 @@ def test_graphs_are_captured_again_when_gradients_have_moved() -> None:
 
 def test_a_gradient_that_is_not_finite_changes_nothing(dataset: ShardedRows) -> None:
     """Neither weights nor their copies; clipping divides by a norm that is not finite."""
-    table = rows.by_name()
+    table = GPU_LEVERS
     made = engine(dataset, "bert", (table["clip"], table["weights"], table["table"]))
     train(made, dataset, "packed", 1)
     before = copy.deepcopy(made._model.state_dict())
@@ -215,7 +215,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing(dataset: ShardedRows) -> 
 
 def test_loaded_weights_reach_the_copies(dataset: ShardedRows) -> None:
     """A resume or a rollback; no checkpoint has the copies."""
-    table = rows.by_name()
+    table = GPU_LEVERS
     made = engine(dataset, "bert", (table["weights"], table["table"]))
     other = engine(dataset, "bert", ())
     train(other, dataset, "packed", 2)
@@ -234,7 +234,7 @@ def test_loaded_weights_reach_the_copies(dataset: ShardedRows) -> None:
 
 def test_the_table_has_one_gradient(dataset: ShardedRows) -> None:
     """Lookup and loss add to the same tensor; the filler behind the vocabulary adds nothing."""
-    made = engine(dataset, "bert", (rows.by_name()["table"],))
+    made = engine(dataset, "bert", (GPU_LEVERS["table"],))
     word = made._model.get_submodule("encoder.embeddings.word")
     assert isinstance(word, TiedTable)
     made.backward(batch(dataset, 0, "packed"), torch.ones(1), last=False)
@@ -249,7 +249,7 @@ def test_the_table_has_one_gradient(dataset: ShardedRows) -> None:
 
 
 def test_a_step_with_levers_asks_the_device_for_nothing(dataset: ShardedRows) -> None:
-    table = rows.by_name()
+    table = GPU_LEVERS
     made = engine(dataset, "bert", tuple(table[name] for name in ("clip", "weights", "table")))
     train(made, dataset, "packed", 1)  # creates the optimizer's state
     one, counts = batch(dataset, 3, "fixed"), torch.ones(len(made._trained.names))
@@ -277,14 +277,14 @@ def test_a_network_without_such_weights_is_told_of_and_trained() -> None:
     network = torch.nn.LSTM(4, 4)
     attached: Any = SimpleNamespace(after_update=None)
     for name in ("weights", "table"):
-        lever = rows.by_name()[name]
+        lever = GPU_LEVERS.find(name)
         assert f"{name} changes nothing" in lever.prepare(network, CONTEXT, False)
         lever.attach(attached, network)
         assert attached.after_update is None
 
 
 def test_every_row_is_a_lever() -> None:
-    assert [*GPU_LEVERS] == [*rows.by_name()]
+    assert [*GPU_LEVERS] == [*PLUGIN.rows["gpu_levers"]]
     for name in GPU_LEVERS:
         assert isinstance(GPU_LEVERS.find(name), Lever)
     assert not plugins.faults

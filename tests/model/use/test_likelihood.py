@@ -19,7 +19,7 @@ from cloze.core.stages.stage import BuildContext
 from cloze.model import checkpoint
 from cloze.model.families.models import load_model
 from cloze.model.use.configs import LikelihoodConfig
-from cloze.model.use.likelihood import HeldoutText, encode, interval, sample
+from cloze.model.use.likelihood import HeldoutText, encode, interval, read_texts, sample
 from cloze.model.use.stages import LIKELIHOOD
 from cloze.pipeline import tokenizer
 from tests.pipeline.corpus.corpora import write_corpus
@@ -207,3 +207,15 @@ def test_held_out_sentences_of_a_corpus(directory: str, tmp_path: Path) -> None:
         measured(directory, tmp_path / "none", corpus=nothing)
     with pytest.raises(UsageError, match="needs held-out texts"):
         measured(directory, tmp_path / "without")
+
+
+def test_only_a_line_feed_ends_a_text(tmp_path: Path) -> None:
+    path = tmp_path / "texts.txt"
+    path.write_bytes("\ufeffone\u2028line\r\n\n two\x85 \n".encode())
+    assert [(text.text, text.where) for text in read_texts(str(path))] == [
+        ("one\u2028line", "line 1"),
+        ("two", "line 3"),
+    ]
+    path.write_bytes(b"one\ncaf\xe9\n")
+    with pytest.raises(DataError, match="line 2: byte 4 is not UTF-8"):
+        list(read_texts(str(path)))
