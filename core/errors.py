@@ -234,14 +234,18 @@ def missing_extra(error: BaseException) -> str:
     module = str(error.name).partition(".")[0] if isinstance(error, ImportError) else ""
     if getattr(sys.modules.get(module), "__file__", ""):  # it is here, in another version
         return ""
+    return _extra_of(module)
+
+
+def _extra_of(module: str) -> str:
     return next((extra for extra, names in _EXTRAS.items() if module in names.split()), "")
 
 
 def describe_missing_package(error: ImportError) -> str:
     """Return which package is missing, and which extra of the distribution installs it."""
-    if not (extra := missing_extra(error)):
-        return f"{error}; install the package that provides it"
     module = str(error.name).partition(".")[0]
+    if not (extra := _extra_of(module)):
+        return f"{error}; install the package that provides it"
     return f"{module} is not installed here; run `pip install 'cloze-pretraining-base[{extra}]'`"
 
 

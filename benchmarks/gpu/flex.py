@@ -30,12 +30,12 @@ class FlexLayout(BatchLayout):
     Args:
         sequences: int32 [T], number of each token's sequence.
         counts: int32 [Q], blocks of keys that each block of queries sees.
-        blocks: int32 [Q, Q], their numbers first; the others follow.
+        numbers: int32 [Q, Q], their numbers first; the others follow.
     """
 
     sequences: Tensor
     counts: Tensor
-    blocks: Tensor
+    numbers: Tensor
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,7 +71,7 @@ class FlexLayout(BatchLayout):
 
         return BlockMask.from_kv_blocks(
             self.counts[None, None],
-            self.blocks[None, None],
+            self.numbers[None, None],
             BLOCK_SIZE=BLOCK,
             mask_mod=same,
             seq_lengths=(tokens, tokens),
@@ -97,5 +97,5 @@ def flexed(batch: Batch) -> Batch:
         **values,
         sequences=torch.from_numpy(sequence),
         counts=torch.from_numpy((last - first + 1).astype(np.int32)),
-        blocks=torch.from_numpy(((first[:, None] + number) % len(starts)).astype(np.int32)),
+        numbers=torch.from_numpy(((first[:, None] + number) % len(starts)).astype(np.int32)),
     )})  # fmt: skip

@@ -65,7 +65,7 @@ class Job:
         content = asdict(self)
         # the launch's token is none; in a shared directory others of the group continue trainings
         is_secret = holds_secret({**content, "token": ""})
-        opener = open_private if is_secret else open_record
+        opener = open_private if is_secret else open_record if self.token else None
         storage.write_bytes(path, json.dumps(content).encode(), opener=opener)
 
     @classmethod

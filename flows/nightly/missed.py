@@ -65,7 +65,8 @@ def choose(
     due = [number for number, date in enumerate(dates) if number and date >= since]
     every = {n: select(dates[n - 1], dates[n], seen.get(n, ())) for n in due}
     made_up = {number: choice for number, choice in every.items() if choice.selected}
-    rest = select(max(dates[-1], math.nextafter(since, -math.inf)), now, ())
+    # No end: a file server whose clock is ahead writes in the future.
+    rest = select(max(dates[-1], math.nextafter(since, -math.inf)), math.inf, ())
     choices, held = (*made_up.values(), rest), len({*due} & seen.keys() - made_up.keys())
     start = format_time(max(since, first), settings.timezone)
     return replace(

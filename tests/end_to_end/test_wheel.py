@@ -133,4 +133,4 @@ def test_deployments_are_known(wheel: Path, place: Path) -> None:
         text=True,
         check=True,
     )
-    assert found.stdout.strip() == "7"
+    assert found.stdout.strip() == "8"

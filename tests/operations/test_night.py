@@ -18,7 +18,7 @@ import yaml
 
 from cloze.flows.graph.config import RunConfig
 from cloze.flows.nightly import nightly_run, suite
-from cloze.flows.nightly.journal import Journal
+from cloze.flows.nightly.journal import Journal, user_on_host
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from cloze.flows.tracking.spool import Spool
 from tests import warm
@@ -145,7 +145,8 @@ def test_a_better_a_worse_and_no_new_checkpoint(
     rolled = json.loads(
         cloze("champion", "--rollback", "--reason", "it swears", "--json").stdout.splitlines()[-1]
     )
-    assert (rolled["run"], rolled["why"], rolled["version"]) == ("bad", "it swears", None)
+    why = f"it swears ({user_on_host()})"
+    assert (rolled["run"], rolled["why"], rolled["version"]) == ("bad", why, None)
     assert rolled["replaced"]["run"] == "good"
     assert rolled["lineage"]["stage"] == "pretrain"
     assert list(rolled["lineage"]["parents"]) == ["dataset"]

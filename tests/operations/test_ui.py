@@ -133,7 +133,7 @@ def test_servers_come_up_and_are_told(up: Ui) -> None:
         evil = f"evil.example:{urlsplit(ui[name]).port}"
         login = f"Basic {up.key}"  # which a browser would send along
         assert status(ui[name] + "/", Host=evil, Authorization=login) == 403
-    assert len(ui["deployments"]) == 7
+    assert len(ui["deployments"]) == 8
     assert up.left.wait(0) == 0
     assert (up.place / "left" / "saved").exists()
     # the user's own settings and database are not touched
@@ -205,7 +205,7 @@ def test_a_server_that_asks_for_a_login(up: Ui, tmp_path: Path) -> None:
     login = Path(up.ui["login"]).read_text()
     deployed = cloze("deploy", "--json", PREFECT_API_AUTH_STRING=login, **api)
     assert deployed.returncode == 0, deployed.stderr
-    assert len(deployed.json["deployments"]) == 7
+    assert len(deployed.json["deployments"]) == 8
 
 
 @pytest.mark.soak

@@ -129,7 +129,11 @@ def test_a_plain_train_job() -> None:
         "containers": [{"name": "node", "volumeMounts": mounts}],
     }
     del job["spec"]["runtimePatches"]
-    agent = 'CLOZE_HOST_ADDRESS="$(hostname).$2" exec "$0" -m cloze.flows.launch.agent "$1" "$PET_NODE_RANK"'
+    progress = 'if [ "$PET_NODE_RANK" = 0 ] && [ "$KUBEFLOW_TRAINER_SERVER_URL" ]; then "$0" -m cloze.labs.kubernetes.progress "$1" & fi; '
+    agent = (
+        progress
+        + 'CLOZE_HOST_ADDRESS="$(hostname).$2" exec "$0" -m cloze.flows.launch.agent "$1" "$PET_NODE_RANK"'
+    )
     gpus = {"nvidia.com/gpu": "2"}
     assert job == {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",

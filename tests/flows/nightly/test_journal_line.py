@@ -10,7 +10,7 @@ import pytest
 
 from cloze.core.errors import DataError
 from cloze.flows.nightly import nightly_run
-from cloze.flows.nightly.journal import FILE, Journal
+from cloze.flows.nightly.journal import FILE, Journal, user_on_host
 from cloze.flows.nightly.nightly_run import NightlyRun
 from cloze.flows.nightly.result import render_trend
 
@@ -53,6 +53,7 @@ def test_a_night_s_line_has_every_field_and_what_failed_or_waits_is_not_seen(
         "failed": {"B": "evaluate@b: damaged"},
         "gone": ["D"],
         "errors": 2,
+        "by": user_on_host(),
     }
 
 

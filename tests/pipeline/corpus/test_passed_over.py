@@ -41,7 +41,7 @@ NAMES = st.builds(
 def account(kind: str, path: str) -> int:
     """Return how many files a source lists and passes over together; 0 if it refuses the folder."""
     try:
-        slices, matching, passed_over = list_sources([Source(kind=kind, path=path)])
+        slices, matching, passed_over, _ = list_sources([Source(kind=kind, path=path)])
     except DataError:
         return 0
     reader = READERS.find(kind)

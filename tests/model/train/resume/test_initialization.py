@@ -11,7 +11,7 @@ import torch
 
 from cloze.core.errors import UsageError
 from cloze.model import checkpoint
-from cloze.model.families.models import new_model
+from cloze.model.families.models import first_weights, new_model
 from cloze.model.families.registry import model_config
 from cloze.model.train.resume.initialization import (
     Teacher,
@@ -131,7 +131,7 @@ def test_a_student_begins_with_its_teachers_layers(tmp_path: Path) -> None:
     pieces = write_tokenizer(tmp_path)
     source = Teacher(tiny_config(num_hidden_layers=4), teacher.state_dict())
     beginning = initial_model(tiny_config(), None, dataset_info(pieces), pieces, source)
-    taken = source.first_weights(beginning.model)
+    taken = first_weights(beginning.model, source.model, source.state)
     network, lacking = build_network(beginning)
     state = network.state_dict()
     assert any(name.startswith("encoder.layers.") for name in taken)
