@@ -161,7 +161,7 @@ def test_a_run_does_not_take_the_place_of_mlflows_files(
     if not is_mlflows:
         check_name(tmp_path, name)
         return
-    with pytest.raises(UsageError, match="is the name of MLflow's own; choose another"):
+    with pytest.raises(UsageError, match="is the name of MLflow's records; choose another"):
         check_name(tmp_path, name)
 
 
