@@ -26,7 +26,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from typing import IO, Any
 
 from cloze.core import storage
@@ -201,7 +200,7 @@ POLL_SECONDS = 0.5
 PATIENCE_SECONDS = 1.0  # for a holder that is releasing the lock, or only tests it
 
 
-def locked(out: str) -> AbstractContextManager[Callable[[], None]]:
+def locked(out: str) -> contextlib.AbstractContextManager[Callable[[], None]]:
     """Hold the lock of `out`; call the yielded check before the manifest is written.
 
     The check raises ClozeError if another builder has taken the lock over.
@@ -237,7 +236,9 @@ def _open_locked(out: str, name: str) -> IO[str]:
     """
     while True:
         os.makedirs(os.path.dirname(name), exist_ok=True)  # `cloze clean` may remove it meanwhile
-        handle = open(name, "a+", encoding="utf-8", opener=_no_link)  # noqa: SIM115
+        # A link may be another's, to a file of this account.
+        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        handle = os.fdopen(os.open(name, flags, 0o666), "a+", encoding="utf-8")
         try:
             flock_within(PATIENCE_SECONDS, handle, fcntl.LOCK_EX)
             if has_name(handle, name):
@@ -253,10 +254,6 @@ def _open_locked(out: str, name: str) -> IO[str]:
                 f"one, or mount it with locks"
             ) from error
         handle.close()
-
-
-def _no_link(name: str, flags: int) -> int:
-    return os.open(name, flags | os.O_NOFOLLOW, 0o666)  # of others, to a file of this account
 
 
 def flock_within(seconds: float, handle: IO[Any] | int, operation: int) -> None:

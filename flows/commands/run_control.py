@@ -69,7 +69,8 @@ def status(target: str | None, mine: bool, as_json: bool) -> None:
         }  # fmt: skip
         others, records = len(records) - len(kept), kept
     if as_json:
-        emit({"runs": [_row(record) for record in records.values()]})
+        counts = {"others": others} if mine else {}
+        emit({"runs": [_row(record) for record in records.values()], **counts})
     elif not records and not others:
         out.print(f"No runs in {runs} yet. Start one with `cloze run demo`.", markup=False)
     else:

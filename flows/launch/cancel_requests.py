@@ -118,9 +118,8 @@ def wait_or_kill(
         raise DataError(f"{path} is still held by {lock.holder(path) or builder}; end it there")
     report(f"it did not end in {seconds:.0f} s and is killed, with all that it has started")
     try:
-        lock.send_signal(
-            facts, signal.SIGKILL
-        )  # the kernel kills its ranks, agents lose their link
+        # The kernel kills its ranks, and agents lose their link.
+        lock.send_signal(facts, signal.SIGKILL)
     except PermissionError:
         raise DataError(
             f"{path} is still held by {builder} of another account; ask there"

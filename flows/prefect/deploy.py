@@ -134,6 +134,7 @@ def deploy(
         record = desired | {name: str(each.id) for name, each in own.items()}
         record |= automation_record(automations, notifies=notifies, last=last)
         write_last(client, {*entries, *MARKS.values()}, record)
+        changes = [*_differences(before, after), *changes, *of_schedules, *of_block]
         return DeployResult(
             api=api,
             pool=pool,
@@ -142,13 +143,7 @@ def deploy(
             removed=removed,
             schedules=schedules,
             automations=names,
-            changes=[
-                *_differences(before, after),
-                *changes,
-                *of_schedules,
-                *of_block,
-                *of_automations,
-            ],
+            changes=[*changes, *of_automations],
         )
 
 

@@ -142,12 +142,8 @@ class RunStatusFile:
         values = {
             key: value for key, value in figures.items() if isinstance(value, (int, float, str))
         }
-        node |= {
-            "done": done,
-            "total": total,
-            "unit": unit,
-            "figures": {**node.get("figures", {}), **values},
-        }
+        node |= {"done": done, "total": total, "unit": unit}
+        node["figures"] = {**node.get("figures", {}), **values}
         seconds, finished = time.time() - node["begun"][0], done - node["begun"][1]
         is_known = total is not None and finished > 0 and seconds >= 0  # the clock may be set back
         left = ((total or 0.0) - done) * seconds / finished if is_known else None

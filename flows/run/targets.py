@@ -134,7 +134,7 @@ def check_name(runs: Path, name: str) -> None:
     is_below = user != name and (runs / user / status_file.DIRECTORY).is_dir()
     is_mlflow = user.startswith(("mlflow.db", ARTIFACTS))
     if is_below or is_mlflow or runs / name in run_folders(runs)[1:]:
-        owner = "a run" if is_below else "MLflow's own" if is_mlflow else "a folder of runs"
+        owner = "a run" if is_below else "MLflow's records" if is_mlflow else "a folder of runs"
         raise UsageError(
             f"a run cannot be named {name}: {user} is the name of {owner}; choose another one"
         )

@@ -121,13 +121,7 @@ class Checkpoint:
 def is_inside(name: str) -> bool:
     """Return whether a relative name stays below the directory that it is joined to."""
     parts = posixpath.normpath(name).split("/")
-    return (
-        bool(name)
-        and not posixpath.isabs(name)
-        and ".." not in parts
-        and "\0" not in name
-        and "\\" not in name
-    )
+    return bool(name) and not (posixpath.isabs(name) or ".." in parts or {*name} & {"\0", "\\"})
 
 
 def registered_name(config: Mapping[str, Any] | None = None, project: str | None = None) -> str:

@@ -131,12 +131,8 @@ class MlflowRunLogger:
             with self._changing:
                 self._headline(step, result)
         except Exception as error:  # records must not stop the run
-            log.warning(
-                "recording %s in MLflow failed, the run continues: %s: %s",
-                step.name,
-                type(error).__name__,
-                error,
-            )
+            words, kind = "recording %s in MLflow failed, the run continues: %s: %s", type(error)
+            log.warning(words, step.name, kind.__name__, error)
 
     def _headline(self, step: PlannedNode, result: BuildResult) -> None:
         """Log the node's metrics and the report in the parent run."""
@@ -192,11 +188,8 @@ class MlflowRunLogger:
             self.spool.params(self._parent, metadata.shortened(written))
             for file, content in ((CONFIG, self._config), (RESOLVED, self._resolved)):
                 redacted = redact(to_jsonable_python(content, fallback=str))
-                self.spool.text(
-                    self._parent,
-                    file,
-                    yaml.safe_dump(redacted, sort_keys=False, allow_unicode=True),
-                )
+                text = yaml.safe_dump(redacted, sort_keys=False, allow_unicode=True)
+                self.spool.text(self._parent, file, text)
             self.spool.metrics(self._parent, self._pending_metrics)
         return self._parent
 

@@ -70,9 +70,8 @@ class SpoolSender:
         lines = content[: content.rfind(b"\n") + 1]
         for size, record in _merge_metrics(lines.splitlines(keepends=True)):
             if record is None:
-                self._set_aside(
-                    spool, {"line": lines[:size].decode(errors="replace")}, "the line is damaged"
-                )
+                line = {"line": lines[:size].decode(errors="replace")}
+                self._set_aside(spool, line, "the line is damaged")
             else:
                 self._send_or_set_aside(spool, offset, record)
             lines = lines[size:]
@@ -268,9 +267,7 @@ def main() -> int:
     threading.Thread(target=wait_for_end, daemon=True).start()
     code = follow(Path(sys.argv[1]), os.environ[URI], ended)
     if code == REPLACED:
-        os.execv(
-            sys.executable, [sys.executable, "-m", "cloze.flows.tracking.spool_sender", sys.argv[1]]
-        )
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
     return code
 
 

@@ -27,10 +27,10 @@ CLOSE = 0.02  # greatest difference from it in bf16, relative to the largest val
 
 
 def is_installed(module: str) -> bool:
-    """Return True if `module` can be imported, without importing it."""
+    """Return True if `module` can be found; only its package is imported."""
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # its package is missing
+    except Exception:  # its package is missing, or its libraries are for another torch
         return False
 
 

@@ -39,12 +39,14 @@ def refuse(directory: Path) -> None:
 
 
 def ask(directory: Path) -> None:
+    """Ask a run to end by its mark, for which the link waits."""
     (directory / "_status").mkdir()
     record = status_writer.RunStatusFile(directory, "toy", [], {}, {})
     mark = status_file.cancel_mark(record.path)
     (directory / "link").rename(mark)
-    with lock.locked(str(directory)):
-        cancellation.wait_or_kill = lambda *_: record.end("cancelled")  # type: ignore[assignment]
+    with lock.locked(str(directory)), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lock, "send_signal", lambda *_: True)
+        patch.setattr(cancellation, "wait_or_kill", lambda *_: record.end("cancelled"))
         cancellation.cancel(directory.parent, directory.name)
 
 
@@ -52,10 +54,8 @@ def ask(directory: Path) -> None:
     ("name", "write"), [("_lock", hold), ("refused/records.jsonl", refuse), ("link", ask)]
 )
 def test_a_link_to_a_file_of_ones_own_changes_nothing_there(
-    name: str, write: Callable[[Path], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, write: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(cancellation, "wait_or_kill", cancellation.wait_or_kill)
-    monkeypatch.setattr(cancellation.lock, "send_signal", lambda *_: True)
     (mine := tmp_path / "mine").write_text("mine")
     mine.chmod(0o600)
     place = tmp_path / "runs" / "toy"
@@ -73,9 +73,9 @@ def test_an_account_of_any_name_is_named_as_who_has_cancelled(
 ) -> None:
     asked: list[int] = []
     monkeypatch.setattr(status_writer, "LOOK_SECONDS", 0.01)
-    monkeypatch.setattr(status_writer.os, "kill", lambda *_: asked.append(1))
+    monkeypatch.setattr(os, "kill", lambda *_: asked.append(1))
     monkeypatch.setattr(cancellation, "user_name", lambda: by)
-    monkeypatch.setattr(cancellation.lock, "send_signal", lambda *_: False)
+    monkeypatch.setattr(lock, "send_signal", lambda *_: False)
     directory = tmp_path / "runs" / "toy"
     with lock.locked(str(directory)):
         record = status_writer.RunStatusFile(directory, "toy", [], {}, {})
@@ -114,7 +114,7 @@ def test_a_process_that_proc_hides_lives(
             raise answer
 
     monkeypatch.setattr(builtins, "open", hides)
-    monkeypatch.setattr(lock.os, "kill", kill)
+    monkeypatch.setattr(os, "kill", kill)
     assert lock.is_running(facts) == runs
 
 
@@ -161,7 +161,7 @@ def test_a_run_does_not_take_the_place_of_mlflows_files(
     if not is_mlflows:
         check_name(tmp_path, name)
         return
-    with pytest.raises(UsageError, match="is the name of MLflow's own; choose another"):
+    with pytest.raises(UsageError, match="is the name of MLflow's records; choose another"):
         check_name(tmp_path, name)
 
 

@@ -68,6 +68,9 @@ def test_everybody_sees_all_runs_and_whose_they_are(
     printed = capfd.readouterr().out
     assert "alice/toy" not in printed
     assert "1 runs of others are not shown" in printed
+    assert as_account(BOB, umask, lambda: cli.main(["status", "--mine", "--json"])) == 0
+    found = told(capfd)
+    assert ([row["run"] for row in found["runs"]], found["others"]) == (["mine"], 1)
     assert as_account(BOB, umask, lambda: cli.main(["status", "alice/toy"])) == 0
     assert f"owner {ALICE}" in capfd.readouterr().out
     assert as_account(BOB, umask, run(toy_config, "alice/toy", "--set", "letters.size=6")) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -65,6 +66,17 @@ def test_torch_has_the_names_and_gives_the_default_back() -> None:
 @pytest.mark.parametrize("name", ["flash_attn.cute", "nowhere.at.all", "flash_attn_interface"])
 def test_a_missing_wheel_is_no_error(name: str) -> None:
     assert not attention.is_installed(name)
+
+
+@pytest.mark.parametrize("error", ["ImportError", "OSError", "RuntimeError"])
+def test_a_wheel_for_another_torch_is_no_error(
+    error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking for a module imports its package, whose libraries may need other symbols."""
+    (tmp_path / "broken_wheel").mkdir()
+    (tmp_path / "broken_wheel" / "__init__.py").write_text(f"raise {error}('undefined symbol')")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not attention.is_installed("broken_wheel.cute")
 
 
 @pytest.fixture
