@@ -92,14 +92,14 @@ def token_text(pieces: Tokenizer, token: int) -> str:
     return str(pieces.backend.id_to_token(token))
 
 
-class AttentionPipeline:
-    """Checkpoint that returns its attention maps; errors as for `AttentionReader`."""
+class AttentionPipeline(AttentionReader):
+    """Checkpoint that returns its attention maps."""
 
     def __init__(
         self, path: str, *, precision: Precision = "fp32", device: torch.device | None = None
     ) -> None:
         self._precision, self._device = precision, device or torch.device("cpu")
-        self.reader = AttentionReader(path, self._device)
+        super().__init__(path, self._device)
 
     def encode(self, text: str, pair: str | None = None) -> TextSamples:
         """Tokenize a text, or a pair in the tokenizer's frame; the result has one sample.
@@ -111,12 +111,12 @@ class AttentionPipeline:
             if content is not None and not content.strip():
                 raise UsageError(f"the {name} is empty; write something")
         pairs = None if pair is None else [pair]
-        samples = encode([text], pairs, self.reader.pieces, UNLIMITED)
+        samples = encode([text], pairs, self.pieces, UNLIMITED)
         length = len(samples.sequences[0])
-        if length > self.reader.longest:
+        if length > self.longest:
             raise UsageError(
                 f"the text {shortened(text)!r} has {length:,} tokens, special tokens included, "
-                f"and {self.reader.path} reads {self.reader.longest:,}; shorten it"
+                f"and {self.path} reads {self.longest:,}; shorten it"
             )
         return samples
 
@@ -130,12 +130,10 @@ class AttentionPipeline:
         """
         batch, maps = move(samples.batch([0]), self._device), list[Tensor]()
         with autocast(self._precision, self._device.type):
-            self.reader.read(
-                batch["input_ids"], batch["token_type_ids"], batch["attention_mask"], maps
-            )
+            self.read(batch["input_ids"], batch["token_type_ids"], batch["attention_mask"], maps)
         tokens = samples.sequences[0].tolist()
         return {
-            "tokens": [token_text(self.reader.pieces, token) for token in tokens],
+            "tokens": [token_text(self.pieces, token) for token in tokens],
             "second": int(samples.second[0]),
             "maps": [layer[0].float().cpu().numpy() for layer in maps],
         }
@@ -153,7 +151,7 @@ class ShowAttention(Verb[TextSamples]):
     def read(self, request: Request) -> TextSamples:
         with request.blamed():
             samples = self._pipeline.encode(request.text("text"), request.optional("pair"))
-        length, reader = len(samples.sequences[0]), self._pipeline.reader
+        length, reader = len(samples.sequences[0]), self._pipeline
         weights = length**2 * reader.heads * len(reader.encoder.layers)
         if weights > MAX_WEIGHTS:
             raise request.error(
