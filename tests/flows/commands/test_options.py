@@ -356,9 +356,7 @@ def test_an_error_is_json_too(arguments: list[str], capsys: pytest.CaptureFixtur
     assert printed.out.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    "name", ["-x", "a b", "a\nb", "a/b/c", "a//b", "a/", "/b", "a/..", ".x", "_x", ""]
-)
+@pytest.mark.parametrize("name", ["-x", "a b", "a\nb", "a/b/c", "a//b", "/b", "a/..", ".x", ""])
 def test_a_run_s_name_is_a_plain_word(name: str) -> None:
     with pytest.raises(UsageError, match="must consist of letters"):
         RunConfig({"corpus": {"sources": []}, "name": name}, "a b")
