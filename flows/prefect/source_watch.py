@@ -13,6 +13,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from datetime import timedelta
+from pkgutil import resolve_name
 from typing import Annotated, Any, cast
 from uuid import NAMESPACE_URL, uuid5
 
@@ -43,10 +44,8 @@ from cloze.flows.prefect.automations import GROWN, name_in
 from cloze.flows.prefect.client import connected
 from cloze.flows.prefect.graph_run import OPTIONS
 from cloze.flows.prefect.node import install_log_filter
-from cloze.pipeline.corpus.config import CorpusConfig
-from cloze.pipeline.corpus.readers import READERS
-from cloze.pipeline.corpus.sources import source_fingerprints
 
+CORPUS = "cloze.pipeline.corpus"  # reached by name: flows import nothing of the pipeline
 DIRECTORY = ".watch"  # below the runs directory
 FIELDS = {"fingerprint": str, "files": int, "bytes": int, "gone": str, "time": float}
 REST_SECONDS = 60.0  # in which no size changes; uploads that follow within it make one run
@@ -86,7 +85,9 @@ def look_once(
         DataError: a source is missing at the first look.
     """
     nodes = (node.config for node in config.nodes.values())
-    corpora = [each for each in nodes if isinstance(each, CorpusConfig)]
+    corpora = [
+        each for each in nodes if isinstance(each, resolve_name(f"{CORPUS}.config:CorpusConfig"))
+    ]
     if not corpora:
         raise UsageError(f"config {config.name!r} has no corpus, so there is no source to watch")
     share(runs := runs_directory())
@@ -118,7 +119,7 @@ def look_once(
 
 
 def compare(
-    corpora: list[CorpusConfig],
+    corpora: list[Any],
     before: Mapping[str, Any] | None,
     sleep: Callable[[float], object] = time.sleep,
 ) -> tuple[dict[str, Any], str, bool]:
@@ -134,7 +135,8 @@ def compare(
             last, sizes = sizes, _sizes(corpora)
             if last == sizes:
                 break
-        hashes = [source_fingerprints(each.listing(again=True).slices) for each in corpora]
+        hash_of = resolve_name(f"{CORPUS}.sources:source_fingerprints")
+        hashes = [hash_of(each.listing(again=True).slices) for each in corpora]
     except DataError as error:
         if before is None:
             raise
@@ -155,10 +157,11 @@ def compare(
     return now, f"{word} from {_describe(before)} to {_describe(now)}; {end}", word != "shrunk"
 
 
-def _sizes(corpora: list[CorpusConfig]) -> dict[str, int]:
+def _sizes(corpora: list[Any]) -> dict[str, int]:
     """Return the bytes of each file that is read, without reading any."""
     sources = {source for each in corpora for source in each.sources}
-    slices = (READERS.find(source.kind).slices(source.path) for source in sources)
+    readers = resolve_name(f"{CORPUS}.readers:READERS")
+    slices = (readers.find(source.kind).slices(source.path) for source in sources)
     return {piece.path: piece.size for pieces in slices for piece in pieces}
 
 

@@ -267,7 +267,9 @@ def main() -> int:
     threading.Thread(target=wait_for_end, daemon=True).start()
     code = follow(Path(sys.argv[1]), os.environ[URI], ended)
     if code == REPLACED:
-        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+        os.execv(
+            sys.executable, [sys.executable, "-m", "cloze.flows.tracking.spool_sender", sys.argv[1]]
+        )
     return code
 
 

@@ -100,7 +100,9 @@ def _own_file(name: str) -> str:
     path = os.path.realpath(name)
     copy = re.match(r".*/\.source/[0-9a-f]+/cloze/", path)
     path = f"{REPOSITORY}/{path[copy.end() :]}" if copy else path
-    is_own = os.path.isfile(path) and path.startswith(f"{REPOSITORY}/")
+    # A fresh clone has its environment below it.
+    is_own = path.startswith(f"{REPOSITORY}/") and "/site-packages/" not in path
+    is_own = is_own and os.path.isfile(path)
     return os.path.relpath(path, REPOSITORY) if is_own else ""
 
 
