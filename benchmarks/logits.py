@@ -23,7 +23,8 @@ import time
 
 import torch
 
-from benchmarks.model import make_batches, reset_peak_memory
+from benchmarks.model import reset_peak_memory
+from benchmarks.model_steps import make_batches
 from cloze.core.processes import peak_memory
 from cloze.flows.launch.local import RANK_ENVIRONMENT
 from cloze.model import hardware

@@ -12,72 +12,59 @@ import importlib
 import importlib.util
 import math
 import os
-import shutil
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from benchmarks.gpu.place import Place
+from benchmarks.gpu.tiny_trainings import (
+    HALF,
+    ROWS,
+    VOCABULARY,
+    Skipped,
+    assert_close,
+    distance,
+    logged_losses,
+    resumed_alike,
+    target_counts,
+    tiny_scoring,
+    train_steps,
+    usual_precision,
+    whole_gradient,
+)
 from cloze.model import hardware
-from cloze.model.data.batch import collate, move
 from cloze.model.data.layouts import LayoutKind, Sequences, buckets, packed, rows
 from cloze.model.data.shards import ShardedRows
-from cloze.model.families.config import for_dataset
-from cloze.model.families.models import new_model
 from cloze.model.families.registry import FAMILIES
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.attention_kernels import runs_varlen
-from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
-from cloze.model.objectives import choose
 from cloze.model.train.device_scalars import AsyncScalar
 from cloze.model.train.distributed import World
 from cloze.model.train.engines.create import create_engine
 from cloze.model.train.evaluate.heldout import HeldoutSet, evaluate
-from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers import OPTIMIZERS
 from cloze.model.train.optimizers.adam import adamw
 from cloze.model.train.optimizers.parameters import parameter_groups
-from cloze.model.train.precision import Precision
 from cloze.model.train.setup import hyperparameters, step_duration
 from cloze.model.train.spec.engine_choice import EngineConfig
-from tests.model.datasets import lines
-from tests.model.train.ranks import STILL, Here, config, digests, here
-from tests.tiny_models import tiny_config
+from tests.model.train.ranks import config
 
 Figures = Mapping[str, Any]
 Check = Callable[[Place], Figures]
 
-CLOSE: dict[Precision, float] = {"fp32": 2e-4, "bf16": 4e-2}  # relative
-ROWS, STEPS, HALF, VOCABULARY = 8, 6, 3, 67
-DETERMINISTIC = (
-    "CUBLAS_WORKSPACE_CONFIG",
-    ":4096:8",
-)  # that cuBLAS's deterministic kernels want, from the beginning of a process
-PAIRS = {"bert": "nsp", "albert": "sop"}  # that a family's rows are
-WIDE = {
-    "hidden_size": 32,
-    "num_attention_heads": 2,
-    "intermediate_size": 48,
-    "max_position_embeddings": 40,
-    "initializer_range": 0.02,
-}
-
-
-class Skipped(Exception):
-    """The check cannot run here; its sentence says why."""
+# What cuBLAS's deterministic kernels want, from the beginning of a process.
+DETERMINISTIC = ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 def kernels_agree(place: Place) -> Figures:
     """Attention of sequences that lie end to end beside masked attention: one layer's output and
     gradient, whole and in windows.
     """
-    device, precision = torch.device(place.device), _precision(place)
+    device, precision = torch.device(place.device), usual_precision(place)
     lengths = np.array([70, 3, 40, 16, 70])
     real = (torch.arange(70) < torch.from_numpy(lengths)[:, None]).to(device)
     varlen, worst = runs_varlen(device, torch.bfloat16, 64), 0.0
@@ -100,14 +87,14 @@ def kernels_agree(place: Place) -> Figures:
             torch.autograd.grad(output.square().sum(), hidden, retain_graph=True)[0]
             for output in outputs
         ]
-        worst = max(worst, _apart(*outputs), _apart(*gradients))
-    _close(worst, precision, "outputs or gradients")
+        worst = max(worst, distance(*outputs), distance(*gradients))
+    assert_close(worst, precision, "outputs or gradients")
     return {"kernel": "variable lengths" if varlen else "masked", "difference": worst}
 
 
 def layouts_agree(place: Place) -> Figures:
     """Padded = unpadded = packed: loss and gradient of every family that leaves padding out."""
-    precision, worst, where = _precision(place), 0.0, ""
+    precision, worst, where = usual_precision(place), 0.0, ""
     kinds: list[LayoutKind] = ["rows", "buckets"]
     if runs_varlen(torch.device(place.device), torch.bfloat16, 16):
         kinds.append("packed")
@@ -115,18 +102,18 @@ def layouts_agree(place: Place) -> Figures:
     for family in families[:2] if place.tiny else families:
         found = {}
         for kind in kinds:
-            scoring, batch = _scoring(place, family, precision, layout=kind)
+            scoring, batch = tiny_scoring(place, family, precision, layout=kind)
             if any(
                 not part.supports_unpadding
                 for part in scoring.modules()
                 if isinstance(part, Encoder)
             ):
                 break
-            found[kind] = _gradient(scoring, batch)
+            found[kind] = whole_gradient(scoring, batch)
         for kind, gradient in found.items():
-            apart = _apart(gradient, found["rows"])
+            apart = distance(gradient, found["rows"])
             worst, where = max((worst, where), (apart, f"{family} {kind}"))
-    _close(worst, precision, f"gradients of {where}")
+    assert_close(worst, precision, f"gradients of {where}")
     return {"difference": worst, "of": where}
 
 
@@ -136,12 +123,12 @@ def fsdp_compiles_layers(place: Place) -> Figures:
     """
     if place.device == "cpu":
         raise Skipped("a CPU compiles the whole step, which fsdp refuses")
-    values = {"precision": _precision(place)}
-    straight = _losses(_run(place, "compiled", values=values, compile=True))
-    _run(place, "sharded", values=values, stop_at=HALF, engine="fsdp", compile=True)
-    found = _losses(_run(place, "sharded", values=values, compile=True))
+    values = {"precision": usual_precision(place)}
+    straight = logged_losses(train_steps(place, "compiled", values=values, compile=True))
+    train_steps(place, "sharded", values=values, stop_at=HALF, engine="fsdp", compile=True)
+    found = logged_losses(train_steps(place, "sharded", values=values, compile=True))
     worst = max(abs(a - b) / a for a, b in zip(straight, found, strict=True))
-    _close(worst, _precision(place), "losses")
+    assert_close(worst, usual_precision(place), "losses")
     return {"difference": worst}
 
 
@@ -150,13 +137,13 @@ def compiled_is_eager(place: Place) -> Figures:
     the graphs of their kinds, however many there are.
     """
     counters = importlib.import_module("torch._dynamo.utils").counters
-    precision, worst, graphs = _precision(place), 0.0, 0
+    precision, worst, graphs = usual_precision(place), 0.0, 0
     varlen = runs_varlen(torch.device(place.device), torch.bfloat16, 16)
     for family in ("bert",) if place.tiny else ("bert", "modern"):
         found = []
         for compiled in (False, True):
             counters.clear()
-            scoring, batch = _scoring(
+            scoring, batch = tiny_scoring(
                 place,
                 family,
                 precision,
@@ -164,21 +151,23 @@ def compiled_is_eager(place: Place) -> Figures:
                 compiled=compiled,
                 num_hidden_layers=1 if place.tiny else 6,
             )
-            found.append(_gradient(scoring, batch))
-        worst = max(worst, _apart(*found))
+            found.append(whole_gradient(scoring, batch))
+        worst = max(worst, distance(*found))
         graphs += counters["stats"]["unique_graphs"]
-    _close(worst, precision, "gradients")
+    assert_close(worst, precision, "gradients")
     assert graphs <= 9, f"{graphs} graphs"
     return {"difference": worst, "graphs": graphs}
 
 
 def a_cpu_checkpoint_goes_on(place: Place) -> Figures:
     """A training that was begun on the CPU ends on the device as it would have there, in fp32."""
-    straight = _run(place, "on-cpu", device="cpu")
-    _run(place, "moved", device="cpu", stop_at=HALF)
-    moved = _run(place, "moved", device=place.device)
-    worst = max(abs(a - b) / a for a, b in zip(_losses(straight), _losses(moved), strict=True))
-    _close(worst, "fp32", "losses")
+    straight = train_steps(place, "on-cpu", device="cpu")
+    train_steps(place, "moved", device="cpu", stop_at=HALF)
+    moved = train_steps(place, "moved", device=place.device)
+    worst = max(
+        abs(a - b) / a for a, b in zip(logged_losses(straight), logged_losses(moved), strict=True)
+    )
+    assert_close(worst, "fp32", "losses")
     return {"difference": worst}
 
 
@@ -187,13 +176,13 @@ def resume_is_bit_exact(place: Place) -> Figures:
     kernels if not without. Rows have at most 40 tokens; in longer ones attention's backward pass
     adds blocks in an order of its own (docs/explanation/resume.md).
     """
-    plain = _resumed_alike(place, "plain")
+    plain = resumed_alike(place, "plain")
     if plain:
         return {"deterministic kernels": "not needed"}
     os.environ.setdefault(*DETERMINISTIC)
     torch.use_deterministic_algorithms(True)
     try:
-        assert _resumed_alike(place, "deterministic"), (
+        assert resumed_alike(place, "deterministic"), (
             "the checkpoints differ, even with torch.use_deterministic_algorithms"
         )
     finally:
@@ -208,12 +197,12 @@ def zero_stages_agree(place: Place) -> Figures:
     stages = [("fsdp", 2), ("fsdp", 3)]
     if importlib.util.find_spec("deepspeed") is not None:
         stages += [("deepspeed", stage) for stage in (1, 2, 3)]
-    straight, worst = _losses(_run(place, "zero-0")), 0.0
+    straight, worst = logged_losses(train_steps(place, "zero-0")), 0.0
     for engine, stage in stages:
-        _run(place, f"{engine}-{stage}", stop_at=HALF, engine=engine, zero=stage)
-        found = _losses(_run(place, f"{engine}-{stage}"))
+        train_steps(place, f"{engine}-{stage}", stop_at=HALF, engine=engine, zero=stage)
+        found = logged_losses(train_steps(place, f"{engine}-{stage}"))
         worst = max([worst, *(abs(a - b) / a for a, b in zip(straight, found, strict=True))])
-    _close(worst, "fp32", "losses")
+    assert_close(worst, "fp32", "losses")
     return {"difference": worst}
 
 
@@ -223,8 +212,8 @@ def every_family_steps(place: Place) -> Figures:
     """
     losses = {}
     for family in FAMILIES:
-        scoring, batch = _scoring(place, family, _precision(place))
-        loss, _ = scoring(batch, _counts(scoring, batch))
+        scoring, batch = tiny_scoring(place, family, usual_precision(place))
+        loss, _ = scoring(batch, target_counts(scoring, batch))
         loss.backward()
         settled = hyperparameters(config(), "fp32", step_duration(config()))
         adamw(parameter_groups(scoring.model, settled), settled).step()
@@ -246,28 +235,30 @@ def every_family_steps(place: Place) -> Figures:
 
 def chunks_are_whole(place: Place) -> Figures:
     """Logits computed in chunks of rows: loss and gradient of whole ones."""
-    precision, device = _precision(place), place.device
+    precision, device = usual_precision(place), place.device
     usual, found = dict(hardware.LOGIT_CHUNK), []
     for rows_at_once in (3, 1 << 20):
         hardware.LOGIT_CHUNK[device] = 4 * VOCABULARY * rows_at_once
         try:
-            found.append(_gradient(*_scoring(place, "bert", precision)))
+            found.append(whole_gradient(*tiny_scoring(place, "bert", precision)))
         finally:
             hardware.LOGIT_CHUNK.update(usual)
-    worst = _apart(*found)
-    _close(worst, precision, "gradients")
+    worst = distance(*found)
+    assert_close(worst, precision, "gradients")
     return {"difference": worst}
 
 
 def sixteen_bits_train(place: Place) -> Figures:
     """fp16 with a scaled loss, and bf16 with gradients sent in bf16, beside fp32."""
-    straight = _losses(_run(place, "fp32"))
-    fp16 = _losses(_run(place, "fp16", values={"precision": "fp16"}))
-    bf16 = _losses(_run(place, "bf16", values={"precision": "bf16", "grad_reduce_dtype": "bf16"}))
+    straight = logged_losses(train_steps(place, "fp32"))
+    fp16 = logged_losses(train_steps(place, "fp16", values={"precision": "fp16"}))
+    bf16 = logged_losses(
+        train_steps(place, "bf16", values={"precision": "bf16", "grad_reduce_dtype": "bf16"})
+    )
     worst = max(
         abs(a - b) / a for found in (fp16, bf16) for a, b in zip(straight, found, strict=True)
     )
-    _close(worst, "bf16", "losses")
+    assert_close(worst, "bf16", "losses")
     return {"difference": worst}
 
 
@@ -282,11 +273,11 @@ def offload_agrees(place: Place) -> Figures:
         ("lamb", (("fsdp", 2), ("deepspeed", 2))),
     ):  # of which LAMB adds up over ranks what lies on the CPU
         values = {"optimizer": optimizer}
-        straight = _losses(_run(place, f"there-{optimizer}", values=values))
+        straight = logged_losses(train_steps(place, f"there-{optimizer}", values=values))
         for engine, stage in engines:
             if engine == "deepspeed" and not with_deepspeed:
                 continue
-            away = _run(
+            away = train_steps(
                 place,
                 f"away-{optimizer}-{engine}-{stage}",
                 values=values,
@@ -295,9 +286,12 @@ def offload_agrees(place: Place) -> Figures:
                 offload="cpu",
             )
             worst = max(
-                [worst, *(abs(a - b) / a for a, b in zip(straight, _losses(away), strict=True))]
+                [
+                    worst,
+                    *(abs(a - b) / a for a, b in zip(straight, logged_losses(away), strict=True)),
+                ]
             )
-    _close(worst, "fp32", "losses")
+    assert_close(worst, "fp32", "losses")
     return {"difference": worst}
 
 
@@ -312,10 +306,10 @@ def a_step_waits_for_nothing(place: Place) -> Figures:
         choices.append((EngineConfig("fsdp", 3), "adamw"))
     for choice, optimizer in choices:
         settings = config(optimizer=optimizer)
-        settled = hyperparameters(settings, _precision(place), step_duration(settings))
-        scoring, batch = _scoring(place, "bert", settled.precision)
+        settled = hyperparameters(settings, usual_precision(place), step_duration(settings))
+        scoring, batch = tiny_scoring(place, "bert", settled.precision)
         engine = create_engine(choice, scoring, settled, world, micro_batch=ROWS, accumulation=1)
-        counts = _counts(scoring, batch)
+        counts = target_counts(scoring, batch)
         try:
             for step in range(3):
                 if step and device.type == "cuda":  # the first one makes what stays
@@ -334,7 +328,7 @@ def an_evaluation_waits_once(place: Place) -> Figures:
     that the host waits.
     """
     device, waits = torch.device(place.device), []
-    scoring, _ = _scoring(place, "bert", _precision(place))
+    scoring, _ = tiny_scoring(place, "bert", usual_precision(place))
     shards = ShardedRows(place.small("nsp", vocab_size=VOCABULARY, pair_task="nsp"))
     info = shards.info
     assert info is not None
@@ -377,122 +371,3 @@ CHECKS: dict[str, Check] = {
     "a step waits for nothing": a_step_waits_for_nothing,
     "an evaluation waits once": an_evaluation_waits_once,
 }
-
-
-def _precision(place: Place) -> Precision:
-    return "bf16" if place.device == "cuda" else "fp32"
-
-
-def _close(worst: float, precision: Precision, what: str) -> None:
-    assert worst < CLOSE[precision], (
-        f"{what} differ by {worst:.2g} of their norm, {CLOSE[precision]:g} is allowed"
-    )
-
-
-def _apart(one: Tensor, other: Tensor) -> float:
-    """The norm of the difference beside that of the second; what is not a number is infinitely far
-    away.
-    """
-    one, other = one.detach().double(), other.detach().double()
-    found = float((one - other).norm() / other.norm())
-    return found if math.isfinite(found) else math.inf
-
-
-def _scoring(
-    place: Place,
-    family: str,
-    precision: Precision,
-    *,
-    layout: LayoutKind = "rows",
-    compiled: bool = False,
-    **sizes: Any,
-) -> tuple[PretrainModule, Batch]:
-    """A tiny model of the family without dropout, and a batch, both on the device and always the
-    same.
-    """
-    pairs = PAIRS.get(family)
-    shards = ShardedRows(place.small(pairs or "alone", vocab_size=VOCABULARY, pair_task=pairs))
-    info = shards.info
-    assert info is not None
-    more = {"embedding_size": 32} if family == "electra" else {}
-    model = for_dataset(
-        tiny_config(family, **{**WIDE, "vocab_size": VOCABULARY, **more, **sizes}), info
-    )
-    torch.manual_seed(0)
-    network = new_model(model)
-    scoring = (
-        PretrainModule(network, choose(model, info), precision, compiled, place.device)
-        .to(place.device)
-        .train()
-    )
-    rows = np.arange(ROWS)
-    taken = shards.take(rows, np.zeros_like(rows))
-    fixed = shards.most_predictions() if compiled and place.device == "cpu" else None
-    batch = collate(
-        taken, pad=info.special.pad, longest=info.length, layout=layout, fixed_predictions=fixed
-    )
-    return scoring, move(batch, torch.device(place.device))
-
-
-def _counts(scoring: PretrainModule, batch: Batch) -> Tensor:
-    return torch.tensor(
-        [max(1, count) for count in scoring.count_targets(batch)],
-        dtype=torch.float32,
-        device=batch["input_ids"].device,
-    )
-
-
-def _gradient(scoring: PretrainModule, batch: Batch) -> Tensor:
-    """The whole gradient, behind it the loss: one flat tensor."""
-    loss, _ = scoring(batch, _counts(scoring, batch))
-    loss.backward()
-    found = [
-        parameter.grad.float().flatten()
-        for parameter in scoring.parameters()
-        if parameter.grad is not None
-    ]
-    return torch.cat([*found, loss.detach().float().reshape(1)])
-
-
-def _run(
-    place: Place,
-    name: str,
-    *,
-    device: str = "",
-    stop_at: int | None = None,
-    values: Mapping[str, Any] | None = None,
-    **execution: Any,
-) -> Here:
-    """A training of a few steps without dropout, in fp32 if `values` of the config do not say
-    otherwise; one that is there goes on.
-    """
-    settings = config(
-        **{"steps": STEPS, "model": STILL, "log_every": 1, "heldout_rows": 0, **(values or {})}
-    )
-    dataset = place.small("nsp", vocab_size=VOCABULARY)
-    linear = torch.nn.functional.linear
-    try:
-        return here(
-            settings,
-            dataset,
-            place.scratch / name,
-            stop_at=stop_at,
-            device=device or place.device,
-            **execution,
-        )
-    finally:
-        torch.nn.functional.linear = (
-            linear  # ZeRO 3 leaves its own there, which fp16 on a CPU fails
-        )
-
-
-def _losses(run: Here) -> list[float]:
-    return [float(line["loss"]) for line in lines(Path(run.build.path) / "metrics.jsonl")]  # type: ignore[arg-type]
-
-
-def _resumed_alike(place: Place, name: str) -> bool:
-    for run in ("straight", "halves"):
-        shutil.rmtree(place.scratch / f"{name}-{run}", ignore_errors=True)
-    straight = _run(place, f"{name}-straight")
-    _run(place, f"{name}-halves", stop_at=HALF)
-    return digests(straight.checkpoint) == digests(_run(place, f"{name}-halves").checkpoint)

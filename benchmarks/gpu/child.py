@@ -25,7 +25,7 @@ from cloze.core.processes import die_with_parent
 
 def run(name: str, place: Any) -> dict[str, Any]:
     """The row's answer, whatever comes of it."""
-    from benchmarks.gpu.checks import Skipped
+    from benchmarks.gpu.tiny_trainings import Skipped
 
     began = time.perf_counter()
     try:

@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.gpu import stand_ins
-from benchmarks.gpu.checks import Skipped
 from benchmarks.gpu.flex import flexed
 from benchmarks.gpu.place import Place
 from benchmarks.gpu.speed import Case, _config, _material, _wait
+from benchmarks.gpu.tiny_trainings import Skipped
 from cloze.core.stages.execution import GPU_LEVERS
 from cloze.model.data.batch import TokenCounts, collate, empty_batch, move, sizes
 from cloze.model.data.layouts import LayoutKind

@@ -28,9 +28,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.gpu.checks import Skipped
 from benchmarks.gpu.place import Place
-from benchmarks.model import theirs
+from benchmarks.gpu.tiny_trainings import Skipped
+from benchmarks.model_steps import theirs
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.model.data.batch import TokenCounts, collate, empty_batch, move, sizes

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.gpu.checks import CHECKS, Skipped
+from benchmarks.gpu.checks import CHECKS
 from benchmarks.gpu.place import Place
+from benchmarks.gpu.tiny_trainings import Skipped
 
 pytestmark = [
     pytest.mark.gpu,
