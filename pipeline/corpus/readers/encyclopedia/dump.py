@@ -184,6 +184,7 @@ class WikipediaReader(FileReader):
 
     kind = "wikipedia"
     options = WikipediaOptions
+    places_internal = True
     patterns = ("*.xml", "*.xml.bz2", "*.xml.gz", "*.xml.xz", "*.xml.zst", "*.xml-p*.bz2")
 
     def cut(self, file_slice: Slice) -> list[Slice]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cloze.labs.enterprise_html.page import HtmlExtractor, TooDeep, content, parse
 from cloze.pipeline.corpus.document import HOLE_LIST, HOLE_TEMPLATE, PLACEHOLDER
-from cloze.pipeline.corpus.readers.html.page import HtmlExtractor, TooDeep, content, parse
 
 MILL = "The mill was built in 1812 by the people of the town."
 SECOND = "It has ground corn for the whole valley since then."

@@ -1,8 +1,8 @@
 """HTML pages to paragraphs, by the rules of the wikitext reader (encyclopedia/wikitext.py).
 
 lxml parses; one iterative walk yields the blocks in order to `Blocks`, which also assembles those
-of wikitext: paragraphs, list items, headings, tables. pipeline/corpus/readers/html/element_roles.py
-distinguishes text from other elements.
+of wikitext: paragraphs, list items, headings, tables. element_roles.py distinguishes text from
+other elements.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from typing import Any, Literal
 import orjson
 from lxml import etree
 
+from cloze.labs.enterprise_html import element_roles
+from cloze.labs.enterprise_html.element_roles import BLOCKS, HEADINGS, TEMPLATE, cells
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
 from cloze.pipeline.corpus.readers.encyclopedia import tables
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
@@ -29,8 +31,6 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
 )
 from cloze.pipeline.corpus.readers.encyclopedia.scripts import lowered_text, raised
 from cloze.pipeline.corpus.readers.encyclopedia.templates import is_pronunciation
-from cloze.pipeline.corpus.readers.html import element_roles
-from cloze.pipeline.corpus.readers.html.element_roles import BLOCKS, HEADINGS, TEMPLATE, cells
 
 _BASE = re.compile(r"[\w)]")
 _LONGEST_SCRIPT = 200  # characters of raised or lowered text
