@@ -33,12 +33,12 @@ from benchmarks import insertions
 from benchmarks.data.measure import table
 from benchmarks.page_pairs import SMALL, Pair, pairs_in
 from cloze.core.config import parse_config
+from cloze.labs.enterprise_html import page
+from cloze.labs.enterprise_html.element_roles import role
 from cloze.pipeline.corpus.config import CorpusConfig
 from cloze.pipeline.corpus.read.read_and_clean import read_documents
 from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import SectionFilter
-from cloze.pipeline.corpus.readers.html import page
-from cloze.pipeline.corpus.readers.html.element_roles import role
 from cloze.pipeline.corpus.sources import plan_reading
 from cloze.pipeline.corpus.steps.chain import build_steps, run_steps
 

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.page_pairs import pages_in
+from cloze.labs.enterprise_html import archive, page
+from cloze.labs.enterprise_html.element_roles import role
 from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN
 from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
-from cloze.pipeline.corpus.readers.html import archive, page
-from cloze.pipeline.corpus.readers.html.element_roles import role
 
 _LONGEST = 100  # characters of an example
 _BEFORE, _BEHIND = "It was said that ", " was there."  # a sentence to stand in

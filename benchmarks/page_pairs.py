@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cloze.labs.enterprise_html import archive
+from cloze.labs.enterprise_html.archive import NotAnArticleError, of_record
 from cloze.pipeline.corpus.readers.base import Slice
-from cloze.pipeline.corpus.readers.html import archive
-from cloze.pipeline.corpus.readers.html.archive import NotAnArticleError, of_record
 
 SMALL = Path(__file__).parents[1] / "tests" / "pipeline" / "corpus" / "readers" / "pairs"
 _DUMPS = (".json", ".ndjson", ".ndjson.gz", ".tar.gz", ".tgz")

@@ -40,7 +40,7 @@ COMMANDS: dict[str, dict[str, str]] = {
     "Prepare data": {
         "corpus": "Clean, filter and deduplicate raw text into a corpus.",
         "explain": "Show why a document was kept or dropped, by step.",
-        "vocab": "Train, import or extend a tokenizer vocabulary.",
+        "vocab": "Train or import a tokenizer vocabulary.",
         "compare-vocab": "Compare tokenizers on held-out text.",
         "dataset": "Tokenize, pack and mask a corpus into Arrow shards.",
         "inspect": "Show one row of a dataset as text, with its mask.",

@@ -5,6 +5,7 @@ PLUGINS = (
     "cloze.labs.before_bert.plugin:PLUGIN",
     "cloze.labs.domain.plugin:PLUGIN",
     "cloze.labs.downloads.plugin:PLUGIN",
+    "cloze.labs.enterprise_html.plugin:PLUGIN",
     "cloze.labs.exports.plugin:PLUGIN",
     "cloze.labs.inside.plugin:PLUGIN",
     "cloze.labs.kubernetes.plugin:PLUGIN",

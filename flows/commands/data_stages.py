@@ -173,17 +173,17 @@ def explain(
     stage="vocab",
     checks_required=False,
     inputs={"corpus": ("--corpus", "Corpus artifact to train on, and to measure with.")},
-    spelled={"import_path": OptionOverride("--import"), "extend_path": OptionOverride("--extend")},
+    spelled={"import_path": OptionOverride("--import")},
 )
 def vocab(arguments: StageArguments) -> None:
-    """Train, import or extend a tokenizer vocabulary.
+    """Train or import a tokenizer vocabulary.
 
     PATH is a vocab artifact, a Hugging Face directory, a vocab.txt, a tokenizer.json, a vocab.json
     next to its merges.txt, or a spiece.model.
     """
     if arguments.out is None:
         raise click.UsageError("Missing option '--out'.")
-    if "kind" in arguments.config and arguments.config.keys() & {"import_path", "extend_path"}:
+    if {"kind", "import_path"} <= arguments.config.keys():
         raise click.UsageError(
             f"--kind ({arguments.config['kind']}) is for training; an imported tokenizer keeps its"
             " own kind. Leave the option out"

@@ -10,6 +10,7 @@ import yaml
 
 from cloze.core.figures import goodness, is_finite
 from cloze.core.humanize import format_count, format_duration, templates_in
+from cloze.core.plugins import with_substitutes
 from cloze.flows.graph import stages
 from cloze.flows.graph.plan import run_of
 from cloze.flows.report import plots
@@ -69,6 +70,7 @@ def render(
         nodes=[(node, stages.headline(node.manifest)) for node in nodes[:MOST_ROWS]],
         more=max(0, len(nodes) - MOST_ROWS),
         of=by_stage,
+        vocabularies=[node for node in nodes if node.stage in with_substitutes(("vocab",))],
         corpora=[(node, _dropped(node)) for node in by_stage["corpus"][:MOST_PANELS]],
         datasets=[(node, _lengths(node)) for node in by_stage["dataset"][:MOST_PANELS]],
         losses=plots.losses(curves(nodes), _entropy(pretrained)) if histories else "",

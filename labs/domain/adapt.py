@@ -159,15 +159,18 @@ def _settings(
     before = "import" if is_hub else checkpoint
     values |= {
         "corpus.sources": sources,
-        "vocab.import_path" if not words else "vocab.extend_path": checkpoint,
         "pretrain.steps": steps,
         "pretrain.checkpoint": before,
         "likelihood.matrix.row.before.checkpoint": before,
     }
     if words:
-        values["vocab.add"] = words
+        values |= {"extend-vocab.base": checkpoint, "extend-vocab.add": words}
     else:
-        values |= {"vocab.extend_path": None, "vocab.add": 0, "vocab.choose_by": "length"}
+        values |= {
+            "extend-vocab": False,
+            "vocab.import_path": checkpoint,
+            "vocab.corpus": "corpus",
+        }
     if general:
         values["corpus@general.sources"] = general
     else:

@@ -202,11 +202,8 @@ SPEED = 5e5  # bytes of clean text per second and worker; prose is much faster, 
 # text), crawled pages and books.
 CLEAN = {
     ".bz2": 0.7, ".gz": 1.5, ".xz": 2.0, ".zst": 2.0, ".zip": 1.5, ".parquet": 1.4, ".epub": 1.5,
-    ".xml": 0.4, ".py": 0.1,
+    ".xml": 0.4, "": 0.9,
 }  # fmt: skip
-WARC = 0.15
-HTML, HTML_PACKED = 0.04, 0.3  # of rendered articles, markup included
-LEFT = 0.9  # of a plain-text file
 DOCUMENT, REFERENCE = 3000, 400  # bytes of text, and of the signature, per document
 
 
@@ -252,18 +249,11 @@ def _compared(execution: BeamOptions, documents: int) -> str:
 def clean_bytes(config: CorpusConfig) -> float:
     """Estimate the bytes of clean text from the sizes and names of the files."""
     clean = 0.0
-    for listed in config.listed():
-        name = listed.slice.path.lower()
-        share = next((share for ending, share in CLEAN.items() if name.endswith(ending)), LEFT)
-        if "warc" in name:
-            share = WARC
-        elif listed.slice.kind == "html":
-            is_packed = name.endswith((".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip"))
-            share = HTML_PACKED if is_packed else HTML
-        elif listed.slice.kind == "docstrings":
-            share = CLEAN[".py"]
-        span = listed.slice.span
-        clean += share * (listed.slice.size if span is None else span[1] - span[0])
+    for piece in (listed.slice for listed in config.listed()):
+        shares = [*READERS.find(piece.kind).clean_shares, *CLEAN.items()]
+        share = next(share for ending, share in shares if piece.path.lower().endswith(ending))
+        span = piece.span
+        clean += share * (piece.size if span is None else span[1] - span[0])
     return clean
 
 

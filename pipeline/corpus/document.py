@@ -52,9 +52,6 @@ PLACEHOLDER_PATTERN = re.compile(f"[{''.join(HOLES)}]")
 INTERNAL = "\ue0fa\ue0fb\ue0fc\ue0fd\ue0fe\ue0ff"
 """All characters that readers of wikis put into text for a later step."""
 
-PLACED_BY = frozenset(("wikipedia", "html", "wikiextractor"))
-"""Sources whose readers put them there; they call `escape_markup` on their input."""
-
 _REFERENCES = re.compile("&#(?:0*5759[4-9]|[xX]0*[eE]0[fF][a-fA-F]);?")
 
 _ASCII_PRINTABLE = bytes(range(0x20, 0x7F))
@@ -137,14 +134,14 @@ def replace_surrogates(text: str) -> str:
     return text
 
 
-def sanitize_document(document: Document) -> Document:
-    """Return the document without lone surrogates, and without INTERNAL that no reader placed."""
+def sanitize_document(document: Document, *, keep_internal: bool = False) -> Document:
+    """Return the document without lone surrogates and, unless its reader places it, INTERNAL."""
     names = (document.id, document.title, document.url, document.licence)
     fields = (*names, *document.paragraphs, *(text for field in document.infobox for text in field))
 
     def change(text: str) -> str:
         text = replace_surrogates(text)
-        return text if document.source in PLACED_BY else escape_internal(text)
+        return text if keep_internal else escape_internal(text)
 
     if all(text.isascii() or change(text) is text for text in fields):
         return document

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from pydantic import Field, field_validator, model_validator
 
@@ -29,7 +30,7 @@ else:  # options that only one kind has
 
 
 class VocabConfig(_TrainerOptions):
-    """The tokenizer: trained, imported from `import_path`, or extended from `extend_path`."""
+    """The tokenizer: trained, or imported from `import_path`."""
 
     kind: str = "wordpiece"
     """Tokenizer to train: WordPiece as in BERT, byte-level BPE as in RoBERTa, Unigram as in ALBERT,
@@ -49,19 +50,10 @@ class VocabConfig(_TrainerOptions):
     """Maximum number of characters kept, by frequency. Default: 1,000, or enough for 99.99 % of the
     text, at most a third of --size. Not with bpe or words."""
     sample_bytes: int = Field(default=100_000_000, ge=1)
-    """Bytes of text to train on or to choose words from: whole documents, sampled by key."""
+    """Bytes of text to train on: whole documents, sampled by key."""
     import_path: InputPath | None = None
     """Tokenizer to import unchanged: a vocab artifact, a Hugging Face directory, or the tokenizer's
     files."""
-    extend_path: InputPath | None = None
-    """Tokenizer to extend by whole words; existing ids are kept."""
-    add: int = Field(default=0, ge=0)
-    """With --extend: number of words to add, those that --choose-by puts first."""
-    choose_by: Literal["length", "likelihood"] = "length"
-    """With --extend: score of a word: length, the tokens it saves, or likelihood, the nats that a
-    unigram model of the tokens gains."""
-    words_file: InputPath | None = None
-    """With --extend: file of words to add first, one per line."""
 
     @field_validator("kind")
     @classmethod
@@ -72,39 +64,18 @@ class VocabConfig(_TrainerOptions):
 
     @model_validator(mode="after")
     def _check_exclusive(self) -> VocabConfig:
-        if self.import_path and self.extend_path:
-            raise ValueError(
-                "import_path and extend_path exclude each other; use extend_path to import a "
-                "tokenizer and add words"
-            )
-        if self.extend_path and not (self.add or self.words_file):
-            raise ValueError("extend_path needs words: set add (a number) or words_file (a file)")
-        if (self.add or self.words_file) and not self.extend_path:
-            raise ValueError("add and words_file need extend_path, the tokenizer to extend")
-        if self.base is not None and (self.size or self.strip_accents):
+        if self.import_path is not None and (self.size or self.strip_accents):
             raise ValueError(
                 "size and strip_accents are for training; an imported tokenizer has its own: "
                 "remove them"
             )
         return self
 
-    @property
-    def base(self) -> str | None:
-        """The tokenizer that is imported or extended."""
-        return self.import_path or self.extend_path
-
     def external_fingerprints(self) -> dict[str, str]:
-        """Return fingerprints by the contents of the tokenizers' files; ignore other files."""
-        from cloze.core.artifacts import fingerprints
+        """Return a fingerprint by the contents of the tokenizer's files; ignore other files."""
         from cloze.pipeline.tokenizer import loading
 
-        hashes = {}
-        for name in ("import_path", "extend_path"):
-            if path := getattr(self, name):
-                hashes[name] = loading.fingerprint(path)
-        if self.words_file:
-            hashes["words_file"] = fingerprints.input_fingerprint(self.words_file)
-        return hashes
+        return {"import_path": loading.fingerprint(self.import_path)} if self.import_path else {}
 
 
 class CompareConfig(StageConfig):
@@ -125,17 +96,19 @@ MEMORY_FACTOR = 6  # bytes of memory per byte of the sample: words, counts, cand
 
 def estimate_cost(plan: PlannedBuild[VocabConfig]) -> CostEstimate:
     """Estimate the cost from the size of the sample."""
-    config, inputs = plan.config, plan.inputs
-    sample = 0.0
-    if "corpus" in inputs:
-        sample = min(float(config.sample_bytes), float(inputs["corpus"]["bytes"]))
+    return sampling_cost(plan.config.sample_bytes, plan.inputs, plan.config.size or DEFAULT_SIZE)
+
+
+def sampling_cost(most: int, inputs: Mapping[str, Metadata], size: int) -> CostEstimate:
+    """Return the cost of a vocabulary of `size` tokens from at most `most` bytes of the corpus."""
+    sample = min(float(most), float(inputs["corpus"]["bytes"])) if "corpus" in inputs else 0.0
     return CostEstimate(
         work=sample,
         speed=BYTES_PER_SECOND,
         startup_seconds=STARTUP_SECONDS,
         disk_bytes=4 << 20,
         memory_bytes=int(PROCESS_BYTES + MEMORY_FACTOR * sample),
-        expected_metadata={"size": config.size or DEFAULT_SIZE},
+        expected_metadata={"size": size},
     )
 
 

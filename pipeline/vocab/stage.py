@@ -1,4 +1,4 @@
-"""Stages "vocab", which trains, imports or extends a tokenizer, and "compare-vocab".
+"""Stages "vocab", which trains or imports a tokenizer, and "compare-vocab".
 
 The sample of the training split is chosen by the documents' keys, so the same corpus gives the same
 bytes on every machine. Transformers' `AutoTokenizer` opens the artifact's directory.
@@ -7,27 +7,23 @@ bytes on every machine. Transformers' `AutoTokenizer` opens the artifact's direc
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
-from cloze.core.errors import DataError, UsageError
+from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.pipeline.vocab.config import COSTS, CompareConfig, VocabConfig
 from cloze.pipeline.vocab.kinds import TRAINERS
 
 if TYPE_CHECKING:
     from cloze.pipeline.tokenizer.tokenizer import Tokenizer
-    from cloze.pipeline.vocab.extend import Word
     from cloze.pipeline.vocab.sample import Sample
 
 VERSION = 4  # 4: files of GPT-2 and of SentencePiece keep their own special tokens
 REPORT = "report.json"  # about held-out text, so not in the content hash of later stages
-WORDS = "added_words.tsv"
-SHOWN_WORDS = 100
 # Languages in which the capital of `ı` is I; share of the documents from which they are named.
 DOTLESS_I, FEWEST_MISCASED = ("az", "tr"), 0.02
 SUMMARY_METRICS = (
@@ -36,39 +32,65 @@ SUMMARY_METRICS = (
 
 
 def run(config: VocabConfig, build: BuildContext) -> StageResult:
-    """Train, import or extend a tokenizer, save it, and measure it on held-out text.
+    """Train or import a tokenizer, save it, and measure it on held-out text.
+
+    Raises:
+        DataError: the corpus, or the imported tokenizer, is missing, damaged or empty.
+        UsageError: `size` is too small for the characters of the text, or there is no corpus to
+            train on.
+    """
+    from cloze.pipeline.tokenizer import load
+
+    sample, heldout = samples(build, config.sample_bytes, training=config.import_path is None)
+    if config.import_path:
+        tokenizer = load(config.import_path, config.lowercase)
+    else:
+        tokenizer = _train(config, build, sample)
+    return save_measured(build, tokenizer, sample, heldout)
+
+
+def samples(
+    build: BuildContext, sample_bytes: int, *, training: bool
+) -> tuple[Sample | None, Sample | None]:
+    """Return the sample to train on and the one to measure with; None without a corpus."""
+    from cloze.pipeline.corpus.files.shards import CorpusShards
+    from cloze.pipeline.vocab.sample import draw_samples
+
+    if "corpus" not in build.inputs:
+        return None, None
+    corpus = CorpusShards.open(build.inputs["corpus"])
+    sample, heldout = draw_samples(build, corpus, sample_bytes, training=training)
+    if sample is not None:
+        build.counters["sample/documents"] += sample.boundary.documents
+        build.counters["sample/bytes"] += sample.boundary.size
+    return sample, heldout
+
+
+def save_measured(
+    build: BuildContext,
+    tokenizer: Tokenizer,
+    sample: Sample | None,
+    heldout: Sample | None,
+    others: Mapping[str, Tokenizer] | None = None,
+) -> StageResult:
+    """Save a tokenizer as the artifact, and measure it on held-out text.
 
     Metrics in the summary: `fertility` (tokens per word), `unknown_rate` (share of unknown tokens)
     and `unknown_characters` (share of characters in them); None without a corpus. `report.json` has
     all metrics of `cloze.pipeline.vocab.tokenizer_metrics`.
 
-    Raises:
-        DataError: the corpus, or the imported or extended tokenizer, is missing, damaged or empty.
-        UsageError: `size` is too small for the characters of the text, or there is no corpus to
-            train on.
+    Args:
+        sample, heldout: results of `samples`.
+        others: tokenizers to measure as well, by name; the summary has `fertility_NAME`.
     """
-    from cloze.pipeline.corpus.files.shards import CorpusShards
-    from cloze.pipeline.tokenizer import load
-    from cloze.pipeline.vocab.sample import draw_samples
+    from cloze.pipeline.vocab.tokenizer_metrics import tokenizer_metrics
 
-    sample = heldout = original = None
-    if "corpus" in build.inputs:
-        corpus = CorpusShards.open(build.inputs["corpus"])
-        is_training = config.import_path is None
-        sample, heldout = draw_samples(build, corpus, config.sample_bytes, training=is_training)
-        if sample is not None:
-            build.counters["sample/documents"] += sample.boundary.documents
-            build.counters["sample/bytes"] += sample.boundary.size
-    added: list[Word] = []
-    if config.extend_path:
-        original = load(config.extend_path, config.lowercase)
-        tokenizer, added = _extend(config, build, sample, original)
-    elif config.import_path:
-        tokenizer = load(config.import_path, config.lowercase)
-    else:
-        tokenizer = _train(config, build, sample)
     tokenizer.save(build.path)
-    report = _measure(build, tokenizer, original, heldout)
+    report = {}
+    if heldout is not None:
+        build.report.progress(0, None, "", {"step": "measure"})
+        documents, measured = list(heldout.sentences()), {"tokenizer": tokenizer, **(others or {})}
+        report = {name: tokenizer_metrics(each, documents) for name, each in measured.items()}
     metrics = report.get("tokenizer", dict.fromkeys(("fertility", "unknown_rate")))
     summary: dict[str, Any] = {
         "size": tokenizer.vocab_size,
@@ -82,32 +104,14 @@ def run(config: VocabConfig, build: BuildContext) -> StageResult:
         shares = artifact.read_manifest(build.inputs["corpus"]).summary.get("languages", {})
         if miscased := sorted(name for name in DOTLESS_I if shares.get(name, 0) >= FEWEST_MISCASED):
             summary["miscased"] = miscased
-    if "before" in report:
-        summary["fertility_before"] = report["before"]["fertility"]
-    if original is not None:
-        _write_words(build, added, tokenizer)
-        build.counters["words/added"] += len(added)
-        summary |= {"added": len(added), "added_pieces": tokenizer.vocab_size - original.vocab_size}
-        summary["added_words"] = [word.text for word in added[:SHOWN_WORDS]]
+    for name in others or {}:
+        if name in report:
+            summary[f"fertility_{name}"] = report[name]["fertility"]
     content = json.dumps(report, indent=1, sort_keys=True) + "\n"
     storage.write_bytes(build.file(REPORT), content.encode())
     return StageResult(
         rows=tokenizer.vocab_size, tokens=metrics.get("pieces") or 0, summary=summary
     )
-
-
-def _measure(
-    build: BuildContext, tokenizer: Tokenizer, original: Tokenizer | None, heldout: Sample | None
-) -> dict[str, Any]:
-    """Return the metrics of the tokenizer, and of the one that it extends; empty without text."""
-    from cloze.pipeline.vocab.tokenizer_metrics import tokenizer_metrics
-
-    if heldout is None:
-        return {}
-    build.report.progress(0, None, "", {"step": "measure"})
-    documents = list(heldout.sentences())
-    tokenizers = {"tokenizer": tokenizer} | ({"before": original} if original else {})
-    return {name: tokenizer_metrics(each, documents) for name, each in tokenizers.items()}
 
 
 def _train(config: VocabConfig, build: BuildContext, sample: Sample | None) -> Tokenizer:
@@ -127,53 +131,6 @@ def _train(config: VocabConfig, build: BuildContext, sample: Sample | None) -> T
         strip_accents=config.strip_accents,
     )
     return Tokenizer.of(trained, build.path)
-
-
-def _extend(
-    config: VocabConfig, build: BuildContext, sample: Sample | None, base: Tokenizer
-) -> tuple[Tokenizer, list[Word]]:
-    """Return the extended tokenizer and the added words: first the file's, then the corpus's."""
-    from cloze.pipeline.vocab import extend
-
-    assert config.extend_path is not None
-    if sample is None and config.add:
-        raise UsageError(
-            f"add ({config.add}) chooses words of a corpus; give one, or list the words in "
-            f"words_file"
-        )
-    counts: Counter[str] = Counter()
-    if sample is not None:
-        counts = extend.count_candidates(base, sample.texts_with_progress(build.report)())
-    listed_words: list[str] = []
-    if config.words_file:
-        try:
-            lines = storage.read_text(config.words_file).splitlines()
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{config.words_file} is not UTF-8 at byte {error.start}; give a UTF-8 file with "
-                f"one word per line"
-            ) from error
-        listed_words = extend.parse_words(base, lines, config.words_file)
-    words = extend.score_words(base, counts, listed_words, config.choose_by)
-    others = counts.copy()
-    for word in listed_words:
-        del others[word]
-    words += extend.choose(base, others, config.add, config.min_frequency, config.choose_by)
-    extended, added = extend.extend(base, words, counts.total(), config.extend_path)
-    build.counters["words/one_piece_before"] += sum(word.pieces <= 1 for word in words)
-    build.counters["words/not_one_piece"] += sum(word.pieces > 1 for word in words) - len(added)
-    return extended, added
-
-
-def _write_words(build: BuildContext, words: list[Word], tokenizer: Tokenizer) -> None:
-    """Write the added words, best first: word, id, occurrences, tokens before, score."""
-    from cloze.pipeline.vocab.extend import encode_after_space
-
-    ids, _ = encode_after_space(tokenizer, [word.text for word in words])
-    rows = ["word\tid\tcount\tpieces\tscore"]
-    for word, number in zip(words, ids.tolist(), strict=True):
-        rows.append(f"{word.text}\t{number}\t{word.count}\t{word.pieces}\t{word.score:.10g}")
-    storage.write_bytes(build.file(WORDS), "".join(f"{row}\n" for row in rows).encode())
 
 
 def headline(summary: Mapping[str, Any]) -> str:

@@ -73,7 +73,11 @@ def collect(
         "sources": _shares(sources, config, plan),
         "passed_over": [
             *config.listing().describe(),
-            *(f"{n:,} members of archives passed over" for n in [counters.get(IN_ARCHIVES)] if n),
+            *(
+                f"{count:,} members of archives passed over"
+                for name, count in counters.items()
+                if name.endswith(f"/{IN_ARCHIVES}")
+            ),
         ],
         "origins": _origins(retained["origins"], results),
         "licences": [

@@ -87,7 +87,7 @@ def read_documents(config: CorpusConfig, counters: ReadCounters) -> Iterator[Doc
         licence = licence_name(document.licence) or origin.licence
         if licence or origin.label:
             document = replace(document, licence=licence, origin=origin.label)
-        document = sanitize_document(document)
+        document = sanitize_document(document, keep_internal=reader.places_internal)
         if config.identify is not None and not document.language:
             language = config.identify(document.text)
             counters.counters[f"language/{language or 'unknown'}"] += 1

@@ -1,7 +1,7 @@
 """Readers: one per source format. Files, directories or packages enter; documents leave.
 
 Read base.py first: slices, counters and the base class. streams.py, plain_text.py and prose.py
-are shared; encyclopedia/, html/, books/ and the other modules read one format each.
+are shared; encyclopedia/, books/ and the other modules read one format each.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 _READERS = {
     "wikipedia": "cloze.pipeline.corpus.readers.encyclopedia.dump:reader",
     "wikiextractor": "cloze.pipeline.corpus.readers.encyclopedia.wikiextractor:reader",
-    "html": "cloze.pipeline.corpus.readers.html.reader:reader",
     "books": "cloze.pipeline.corpus.readers.books.reader:reader",
     "jsonl": "cloze.pipeline.corpus.readers.records:reader",
     "warc": "cloze.pipeline.corpus.readers.warc:reader",

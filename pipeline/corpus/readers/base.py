@@ -226,6 +226,10 @@ class FileReader:
     options: type[CorpusOptions] = CorpusOptions  # class of the options used by `read`
     has_columns = False  # documents are records, so a source may map `fields` to columns
     takes_names = False  # the path of a source may be a list of names, such as packages
+    # places characters of `document.INTERNAL`; calls `escape_markup` on its input, which has none
+    places_internal = False
+    # bytes of clean text per byte of file, by ending; default: as of other sources
+    clean_shares: tuple[tuple[str, float], ...] = ()
 
     def slices(self, path: str) -> list[Slice]:
         """Return the slices of the source at `path`.
@@ -317,7 +321,7 @@ def _glob(pattern: str) -> Iterator[tuple[str, str, bool]]:
             yield name, path, True
 
 
-IN_ARCHIVES = "passed_over/html/in archives"  # counter of members that are no pages
+IN_ARCHIVES = "in archives"  # end of the counter of members that a reader passes over
 _OTHERS = "others"
 _MOST_ENDINGS = 10
 _LONGEST_ENDING = 12  # characters

@@ -48,6 +48,7 @@ class DocstringsReader(FileReader):
     kind = "docstrings"
     takes_names = True
     patterns = ("*.py",)
+    clean_shares = (("", 0.1),)
 
     def list_slices(self, path: str) -> tuple[list[Slice], Files]:
         """Return one slice per package, and the files of packages that are passed over.

@@ -50,6 +50,7 @@ class WarcReader(FileReader):
     kind = "warc"
     options = WebOptions
     patterns = file_patterns(".warc", ".wet")
+    clean_shares = (("", 0.15),)
 
     def cut(self, file_slice: Slice) -> list[Slice]:
         """Divide a large file between records; if compressed, only one with a record per member."""

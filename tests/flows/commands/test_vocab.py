@@ -1,4 +1,4 @@
-"""`cloze vocab` as it is typed: train, import, extend, compare."""
+"""`cloze vocab` as it is typed: train, import, compare."""
 
 from __future__ import annotations
 
@@ -81,19 +81,6 @@ def test_as_typed(corpus, vocab, tmp_path, capsys):
         capsys, "--import", vocab.artifact, "--out", str(tmp_path / "imported"), "--json"
     )
     assert (code, imported["kind"], imported["size"]) == (0, "wordpiece", 300)
-    code, longer, _ = command(
-        capsys,
-        "--corpus",
-        corpus,
-        "--extend",
-        vocab.artifact,
-        "--add",
-        "5",
-        "--out",
-        str(tmp_path / "x"),
-        "--json",
-    )
-    assert (code, longer["size"], len(longer["added_words"])) == (0, 305, 5)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +89,6 @@ def test_as_typed(corpus, vocab, tmp_path, capsys):
         (["--corpus", "C"], "Missing option '--out'"),
         (["--import", "V", "--kind", "bpe", "--out", "O"], "--kind (bpe) is for training"),
         (["--kind", "bpe", "--out", "O"], "give a corpus"),
-        (["--extend", "V", "--out", "O"], "needs words"),
     ],
 )
 def test_commands_that_do_not_fit(corpus, vocab, tmp_path, capsys, arguments, says):

@@ -100,7 +100,7 @@ def test_a_tiny_domain_adaptation_goes_three_ways(tmp_path: Path) -> None:
     settings = [
         *(one for one in small if "vocab" not in one), "dataset@scratch-512.length=64",
             f"pretrain.checkpoint={path}", f"vocab.import_path={path}/tokenizer",
-        f"vocab@extended.extend_path={path}/tokenizer", "vocab@extended.add=20",
+        f"extend-vocab.base={path}/tokenizer", "extend-vocab.add=20",
         "vocab@scratch.size=400", "pretrain@scratch.model=bert-tiny",
         "pretrain@scratch.steps=4", "pretrain@scratch.schedule_steps=6",
         "pretrain@scratch.global_batch=4", "pretrain@scratch.warmup_steps=1",
@@ -108,7 +108,7 @@ def test_a_tiny_domain_adaptation_goes_three_ways(tmp_path: Path) -> None:
         "pretrain@scratch-512.global_batch=4", "pretrain@scratch-512.warmup_steps=1",
     ]  # fmt: skip
     made = run(tmp_path, "domain-adaptation", *settings)
-    assert made["vocab@extended"]["size"] == made["vocab"]["size"] + 20
+    assert made["extend-vocab"]["size"] == made["vocab"]["size"] + 20
     assert {name: made[name]["steps"] for name in made if name.startswith("pretrain")} == {
         "pretrain": 4, "pretrain@extended": 4, "pretrain@scratch": 4, "pretrain@scratch-512": 6,
     }  # fmt: skip

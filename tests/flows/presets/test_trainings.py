@@ -202,7 +202,7 @@ def test_domain_adaptation_has_scibert_s_three_ways(load: Load) -> None:
         "domain-adaptation",
         "pretrain.checkpoint=a/b",
         "vocab.import_path=a/b",
-        "vocab@extended.extend_path=a/b",
+        "extend-vocab.base=a/b",
     ).nodes
     ways = {name: inputs(node) for name, node in nodes.items() if node.stage == "pretrain"}
     assert ways == {
@@ -215,16 +215,12 @@ def test_domain_adaptation_has_scibert_s_three_ways(load: Load) -> None:
         name: inputs(node)["vocab"] for name, node in nodes.items() if node.stage == "dataset"
     }
     assert vocabularies == {
-        "dataset": "vocab", "dataset@extended": "vocab@extended",
+        "dataset": "vocab", "dataset@extended": "extend-vocab",
         "dataset@scratch": "vocab@scratch", "dataset@scratch-512": "vocab@scratch",
     }  # fmt: skip
-    assert values(nodes["vocab"], "import_path", "extend_path") == ["a/b", None]
-    assert values(nodes["vocab@extended"], "import_path", "extend_path") == [None, "a/b"]
-    assert values(nodes["vocab@scratch"], "import_path", "extend_path", "size") == [
-        None,
-        None,
-        30_000,
-    ]
+    assert values(nodes["vocab"], "import_path") == ["a/b"]
+    assert values(nodes["extend-vocab"], "base", "add") == ["a/b", 5000]
+    assert values(nodes["vocab@scratch"], "import_path", "size") == [None, 30_000]
 
 
 def test_decays_branch_from_kept_steps_of_one_trunk(load: Load) -> None:

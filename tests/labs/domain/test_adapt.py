@@ -65,7 +65,7 @@ def test_nodes_follow_from_what_is_given(checkpoint: str, tmp_path: Path) -> Non
     out = str(tmp_path / "run")
     alone = planned("--from", checkpoint, "--source", BOOKS, "--out", out)
     assert set(alone) == {
-        "corpus", "vocab", "dataset", "pretrain", "likelihood@before-domain",
+        "corpus", "extend-vocab", "dataset", "pretrain", "likelihood@before-domain",
         "likelihood@after-domain", "report",
     }  # fmt: skip
     assert alone["pretrain"]["artifact"].startswith(f"{out}/")
@@ -127,7 +127,7 @@ def test_a_checkpoint_learns_words_and_text_of_a_domain(checkpoint: str, tmp_pat
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     results = {row["node"]: row for row in json.loads(done.stdout)["stages"]}
-    vocab = artifact.read_manifest(results["vocab"]["artifact"]).summary
+    vocab = artifact.read_manifest(results["extend-vocab"]["artifact"]).summary
     assert vocab["added"] == 30
     assert len(vocab["added_words"]) == 30
     assert vocab["fertility_before"] > 0

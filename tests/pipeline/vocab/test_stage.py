@@ -243,10 +243,6 @@ def test_import(corpus, vocab, tmp_path):
     ("settings", "says"),
     [
         ({"kind": "bpe"}, "is trained on text; give a corpus"),
-        ({"extend_path": "V", "add": 3}, "chooses words of a corpus; give one"),
-        ({"extend_path": "V"}, "needs words"),
-        ({"add": 3}, "need extend_path"),
-        ({"extend_path": "V", "import_path": "V", "add": 1}, "exclude each other"),
         ({"import_path": "V", "size": 300}, "size and strip_accents are for training"),
         ({"kind": "bpe", "strip_accents": True, "corpus": "C"}, "strip_accents"),
     ],

@@ -5,9 +5,8 @@ per article, as paragraphs of plain text. Documents from dumps also have the fie
 requested.
 
 Read dump.py first, then wikitext.py, which converts the wikitext of a page. mediawiki_xml.py
-divides a dump into pages. elements.py, scripts.py, templates.py, tables.py and blocks.py are the
+divides a dump into pages. elements.py, scripts.py, templates.py, infoboxes.py and blocks.py are the
 steps of wikitext.py; template_functions.py and template_numbers.py belong to templates.py.
 wikiextractor.py is a separate reader. mediawiki_names.txt and templates.txt are data: names by
-language, and rules of templates. Package html/ also uses the rules of blocks.py, elements.py and
-tables.py.
+language, and rules of templates. A lab reads rendered pages by the same rules.
 """

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from html.entities import html5
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from cloze.core.words import UNSPACED_LETTER
 from cloze.pipeline.corpus.document import (
@@ -46,8 +46,6 @@ from cloze.pipeline.corpus.readers.prose import (
 if TYPE_CHECKING:
     from cloze.pipeline.corpus.readers.encyclopedia.elements import Formulas
 
-Form = Literal["drop", "prose", "markdown"]
-
 _NONE = 7  # below all heading levels
 
 
@@ -62,7 +60,6 @@ class ArticleRules:
     kept_sections: frozenset[str] = frozenset()
     language: str = "en"  # language of the pages (ISO 639)
     formulas: Formulas = "drop"  # treatment of formulas that do not read as text
-    kept_tables: Form = "drop"  # treatment of tables
     infoboxes: bool = False  # if True, the fields of infoboxes are collected
     project: str = "wikipedia"  # Wikimedia project of the pages, such as `wikivoyage`
 
@@ -262,15 +259,6 @@ class Blocks:
         self._close_list()
         if self._open.endswith(_LEADS):
             self._open += f" {HOLE_LIST}"
-
-    def add_line(self, text: str) -> None:
-        """Add a line that is kept although it is not prose, such as a table row."""
-        self._close_list()
-        self._emit()
-        text = plain(text)
-        if text:
-            self._page.paragraphs.append(text)
-            self._trial.listed += len(text)
 
     def finish(self) -> ExtractedPage:
         """Finish the page and return it."""

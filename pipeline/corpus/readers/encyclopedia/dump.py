@@ -137,9 +137,6 @@ class WikipediaOptions(CorpusOptions):
     disambiguation_templates: tuple[str, ...] = ()
     """wikipedia: template that marks disambiguation pages. Repeatable."""
 
-    tables: Literal["drop", "prose", "markdown"] = "drop"
-    """wikipedia: drop tables, or write them as prose or Markdown."""
-
     infobox: Literal["drop", "metadata"] = "drop"
     """wikipedia: drop infoboxes, or keep them in the column infobox."""
 
@@ -173,7 +170,6 @@ class WikipediaOptions(CorpusOptions):
             "kept_sections": lowered(self.kept_sections),
             "language": language or self.fallback_language,
             "formulas": self.math,
-            "kept_tables": self.tables,
             "infoboxes": self.infobox == "metadata",
             "project": project,
         }
@@ -184,6 +180,7 @@ class WikipediaReader(FileReader):
 
     kind = "wikipedia"
     options = WikipediaOptions
+    places_internal = True
     patterns = ("*.xml", "*.xml.bz2", "*.xml.gz", "*.xml.xz", "*.xml.zst", "*.xml-p*.bz2")
 
     def cut(self, file_slice: Slice) -> list[Slice]:

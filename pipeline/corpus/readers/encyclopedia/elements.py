@@ -21,6 +21,9 @@ GAP = "\ue0fc"
 PHONES = "\ue0fb"
 """Marks a removed pronunciation: dispensable unless the sentence is about it."""
 
+TABLE = "\ue0fa"
+"""Stands on a line of its own for a dropped table."""
+
 _REMOVED = f"{GAP}{PHONES}{''.join(HOLES)}"
 _ANY = re.compile(f"[{_REMOVED}]")
 _RUN = re.compile(rf"{GAP}(?:\s*{GAP})+")

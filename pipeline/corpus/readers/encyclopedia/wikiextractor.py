@@ -60,6 +60,7 @@ class WikiextractorReader(FileReader):
     """Reader of documents `wikiextractor/<relative file name>/<doc id>`."""
 
     kind = "wikiextractor"
+    places_internal = True
     patterns = ("wiki_*", *file_patterns(".json", ".jsonl"))
 
     def read(self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -> Documents:

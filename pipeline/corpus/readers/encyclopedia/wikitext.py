@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
-from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names, tables, templates
+from cloze.pipeline.corpus.readers.encyclopedia import infoboxes, mediawiki_names, templates
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
     ArticleRules,
     Blocks,
@@ -29,6 +29,7 @@ from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
 )
 from cloze.pipeline.corpus.readers.encyclopedia.elements import (
     GAP,
+    TABLE,
     drop_elements,
     escape_literals,
     escape_nowiki,
@@ -144,7 +145,7 @@ class WikitextParser(ArticleRules):
         text = self.without_elements(text)
         page = self._paragraphs(self._inline(text))
         if self.infoboxes:
-            tables.collect_infoboxes(text, self.shown, page)
+            infoboxes.collect(text, self.shown, page)
         return page
 
     def without_elements(self, text: str) -> str:
@@ -262,9 +263,7 @@ class WikitextParser(ArticleRules):
         return templates.render(content, self.language, line, after)
 
     def _table(self, content: str, line: str, after: str) -> str:
-        is_kept = self.kept_tables != "drop"
-        rows = tables.table_from_wikitext(content, self.kept_tables) if is_kept else []
-        return "".join(f"\n{tables.MARK}{row}" for row in rows or [""]) + "\n"
+        return f"\n{TABLE}\n"
 
     def _paragraphs(self, text: str) -> ExtractedPage:
         """Assemble the paragraphs from text without brackets and tags, line by line."""
@@ -320,12 +319,9 @@ class WikitextParser(ArticleRules):
                     blocks.item(f"{term}: {definition[0]}", indented=False)
                 else:
                     blocks.term(term)
-            elif first_character == tables.MARK:
+            elif first_character == TABLE:
                 flush()
-                if len(line) > 1:
-                    blocks.add_line(line[1:])
-                else:
-                    blocks.omit()
+                blocks.omit()
             elif first_character in "|!" or line.startswith("----"):
                 flush()
                 blocks.omit()

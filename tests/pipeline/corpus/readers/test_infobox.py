@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from cloze.labs.enterprise_html.page import HtmlExtractor, content, parse
 from cloze.pipeline.corpus.document import InfoboxField
-from cloze.pipeline.corpus.readers.encyclopedia.tables import REASON, kind_of
+from cloze.pipeline.corpus.readers.encyclopedia.infoboxes import REASON, kind_of
 from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
-from cloze.pipeline.corpus.readers.html.page import HtmlExtractor, content, parse
 from tests.pipeline.corpus.corpora import make, rows
 
 PROSE = (

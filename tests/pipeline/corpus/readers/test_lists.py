@@ -154,28 +154,12 @@ def test_short_sentences_are_prose(text):
     assert reads_as_prose(text)
 
 
-def test_tables_by_option():
+def test_tables_are_dropped():
     table = (
         "{| class=x\n|+ People\n! Year !! style='a' | Number\n|-\n| 1990 || rowspan=2 | 5,000\n|-\n"
         "| 1991\n|}\nIt ended."
     )
-    assert WikitextParser({}, kept_tables="prose").extract(table).paragraphs == [
-        "People",
-        "Year: 1990; Number: 5,000.",
-        "Year: 1991; Number: 5,000.",
-        "It ended.",
-    ]
-    assert WikitextParser({}, kept_tables="markdown").extract(table).paragraphs == [
-        "People",
-        "| Year | Number |",
-        "| --- | --- |",
-        "| 1990 | 5,000 |",
-        "| 1991 | 5,000 |",
-        "It ended.",
-    ]
     assert MARKUP.extract(table).paragraphs == ["It ended."]
-    layout = "{|\n|-\n| It is only laid out. || So is this.\n|}\nIt ended."
-    assert WikitextParser({}, kept_tables="prose").extract(layout).paragraphs == ["It ended."]
 
 
 def test_formulas_by_option():

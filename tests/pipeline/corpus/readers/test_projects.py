@@ -11,9 +11,9 @@ from cloze.pipeline.corpus.readers.base import ReadCounters
 from cloze.pipeline.corpus.readers.encyclopedia.dump import WikipediaOptions, reader
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import is_redirect, project
 from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
+from tests.labs.enterprise_html.test_enterprise import article, lines, read_all
 from tests.pipeline.corpus.corpora import make, prose, rows
 from tests.pipeline.corpus.readers.made import page
-from tests.pipeline.corpus.readers.test_enterprise import article, lines, read_all
 from tests.pipeline.corpus.reading import options_of
 from tests.slices import few
 

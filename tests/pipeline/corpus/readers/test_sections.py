@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from cloze.labs.enterprise_html.page import HtmlExtractor, parse
 from cloze.pipeline.corpus.document import PLACEHOLDER_PATTERN
 from cloze.pipeline.corpus.readers.encyclopedia.dump import WikipediaOptions
 from cloze.pipeline.corpus.readers.encyclopedia.mediawiki_names import APPENDED_SECTIONS
 from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
-from cloze.pipeline.corpus.readers.html.page import HtmlExtractor, parse
 
 NAMES = {6: ["file"], 14: ["category"]}
 PROSE = {

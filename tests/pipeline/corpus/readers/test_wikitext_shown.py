@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cloze.labs.enterprise_html.page import HtmlExtractor, parse
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
 from cloze.pipeline.corpus.readers.encyclopedia.wikitext import WikitextParser
-from cloze.pipeline.corpus.readers.html.page import HtmlExtractor, parse
 
 MARKUP = WikitextParser({6: ["file"], 14: ["category"]})
 CHINESE = WikitextParser({6: ["file"], 14: ["category"]}, language="zh")

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from cloze.labs.enterprise_html import archive
+from cloze.labs.enterprise_html.archive import zip_members
 from cloze.pipeline.corpus.document import Document, escape_markup, replace_surrogates
 from cloze.pipeline.corpus.provenance import wiki
 from cloze.pipeline.corpus.readers.base import (
@@ -29,15 +31,13 @@ from cloze.pipeline.corpus.readers.base import (
 from cloze.pipeline.corpus.readers.encyclopedia import mediawiki_names
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import lowered
 from cloze.pipeline.corpus.readers.encyclopedia.dump import WikipediaOptions, is_in, refuse_project
-from cloze.pipeline.corpus.readers.html import archive
-from cloze.pipeline.corpus.readers.html.archive import zip_members
 from cloze.pipeline.corpus.readers.plain_text import Line, read_lines
 from cloze.pipeline.corpus.readers.streams import ByteSource, CorruptStreamError, as_utf8, peek
 from cloze.pipeline.corpus.readers.web_text import decode_page
 
 if TYPE_CHECKING:
-    from cloze.pipeline.corpus.readers.html.archive import Article
-    from cloze.pipeline.corpus.readers.html.page import HtmlExtractor
+    from cloze.labs.enterprise_html.archive import Article
+    from cloze.labs.enterprise_html.page import HtmlExtractor
 
 _LINES = (".ndjson", ".jsonl", ".json")
 _PAGES = (".html", ".htm", ".xhtml")
@@ -51,6 +51,12 @@ class HtmlReader(FileReader):
     kind = "html"
     options = WikipediaOptions
     patterns = (*file_patterns(".html", ".htm", ".xhtml", ".ndjson", ".tar"), "*.tgz", "*.zip")
+    places_internal = True
+    # most of a rendered article is markup, which packs well
+    clean_shares = (
+        *((ending, 0.3) for ending in (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip")),
+        ("", 0.04),
+    )
 
     def cut(self, file_slice: Slice) -> list[Slice]:
         return archive.cut(file_slice)
@@ -122,7 +128,7 @@ class _Reading:
         elif lower_name.endswith(_PAGES):
             yield from self._page(content, name, size)
         else:
-            self._tally.counters[IN_ARCHIVES] += 1
+            self._tally.counters[f"passed_over/{self._slice.kind}/{IN_ARCHIVES}"] += 1
 
     def _lines(self, source: ByteSource, name: str) -> Documents:
         """Yield the articles of a file with one per line."""
@@ -211,7 +217,7 @@ class _Reading:
 
     def _parsed(self, text: str) -> Any:
         """Return the root of a page; None, with the page dropped, if there is none."""
-        from cloze.pipeline.corpus.readers.html.page import TooDeep, parse
+        from cloze.labs.enterprise_html.page import TooDeep, parse
 
         try:
             root = parse(escape_markup(text))
@@ -223,7 +229,7 @@ class _Reading:
         return root
 
     def _document(self, article: Article, name: str, root: Any) -> Documents:
-        from cloze.pipeline.corpus.readers.html import page
+        from cloze.labs.enterprise_html import page
 
         project = mediawiki_names.project(article.wiki, article.url if article.wiki else "")
         namespaces = self._options.namespaces_to_read(project)
@@ -250,7 +256,7 @@ class _Reading:
 
     def _extractor(self, language: str, project: str) -> HtmlExtractor:
         """Return the extractor for pages of this language and project."""
-        from cloze.pipeline.corpus.readers.html.page import HtmlExtractor
+        from cloze.labs.enterprise_html.page import HtmlExtractor
 
         key = language, project
         if key not in self._extractors:

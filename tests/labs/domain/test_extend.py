@@ -9,11 +9,30 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
+from cloze.core.stages.execute import BuildResult, execute
+from cloze.labs.domain.extend import parse_words
+from cloze.labs.domain.extend_vocab import STAGE, ExtendConfig
 from cloze.pipeline.tokenizer import load
-from cloze.pipeline.vocab.extend import parse_words
+from tests.flows.commands.test_vocab import command
 from tests.pipeline.corpus.corpora import made_documents
-from tests.pipeline.vocab.vocabularies import make
+from tests.pipeline.vocab.vocabularies import CONFIG, make, write_sample_corpus
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return write_sample_corpus(tmp_path_factory.mktemp("corpus"))
+
+
+@pytest.fixture(scope="session")
+def vocab(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> BuildResult:
+    return make(corpus, tmp_path_factory.mktemp("vocab"), **CONFIG)
+
+
+def extend(corpus: str, out: Path, **settings: object) -> BuildResult:
+    config = parse_config(ExtendConfig, settings, "extend-vocab")
+    return execute(STAGE, config, {"corpus": corpus} if corpus else {}, str(out))
 
 
 @pytest.mark.parametrize(("kind", "size"), [("wordpiece", 80), ("bpe", 270), ("unigram", 60)])
@@ -24,12 +43,12 @@ def test_extension(corpus, tmp_path, kind, size):
     listed = tmp_path / "words.txt"
     listed.write_text("Dehapu\n\nzatove\nzatove\n")
     options = {
-        "extend_path": base.artifact,
+        "base": base.artifact,
         "add": 12,
         "words_file": str(listed),
         "sample_bytes": 40_000,
     }
-    result = make(corpus, tmp_path / "more", **options)
+    result = extend(corpus, tmp_path / "more", **options)
     old, new, summary = load(base.artifact), load(result.artifact), result.manifest.summary
     before, after = old.backend.get_vocab(), new.backend.get_vocab()
     assert {piece: after[piece] for piece in before} == before
@@ -53,7 +72,7 @@ def test_extension(corpus, tmp_path, kind, size):
     theirs = transformers.AutoTokenizer.from_pretrained(result.artifact)
     texts = [" ".join(text) for _, text in made_documents(6)]
     assert theirs(texts, add_special_tokens=False)["input_ids"] == new.encode_batch(texts)
-    again = make(corpus, tmp_path / "again", **options)
+    again = extend(corpus, tmp_path / "again", **options)
     assert again.manifest.content_sha256 == result.manifest.content_sha256
 
 
@@ -62,7 +81,7 @@ def test_extension_saves_what_it_promises(corpus, tmp_path):
     begin with it.
     """
     base = make(corpus, tmp_path / "base", size=60, sample_bytes=10**9)
-    result = make(corpus, tmp_path / "more", extend_path=base.artifact, add=1, sample_bytes=10**9)
+    result = extend(corpus, tmp_path / "more", base=base.artifact, add=1, sample_bytes=10**9)
     [row] = [
         line.split("\t")
         for line in (Path(result.artifact) / "added_words.tsv").read_text().splitlines()
@@ -90,4 +109,29 @@ def test_words_that_are_none(corpus, vocab, tmp_path):
     listed = tmp_path / "words.txt"
     listed.write_text("fine\ntwo words\n")
     with pytest.raises(UsageError, match=r"words.txt, line 2 .* is not a single word of letters"):
-        make(corpus, tmp_path / "v", extend_path=vocab.artifact, words_file=str(listed))
+        extend(corpus, tmp_path / "v", base=vocab.artifact, words_file=str(listed))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"add": 3}, "chooses words of a corpus; give one"),
+        ({}, "nothing is added: set add"),
+    ],
+)
+def test_settings_that_do_not_fit(vocab, tmp_path, settings, says):
+    with pytest.raises(UsageError, match=says):
+        extend("", tmp_path / "v", base=vocab.artifact, **settings)
+
+
+def test_the_command_and_what_follows_take_the_longer_vocabulary(corpus, vocab, tmp_path, capsys):
+    longer, data = str(tmp_path / "longer"), str(tmp_path / "data")
+    words = ["--corpus", corpus, "--base", vocab.artifact, "--add", "5", "--out", longer]
+    code, made, _ = command(capsys, *words, "--json", name="extend-vocab")
+    assert (code, made["size"], len(made["added_words"])) == (0, 305, 5)
+    rows = ["--corpus", corpus, "--tokenizer", longer, "--length", "32", "--out", data]
+    code, dataset, _ = command(capsys, *rows, "--json", name="dataset")
+    assert (code, dataset["vocab_size"]) == (0, 305)
+    code, _, said = command(capsys, *words[2:4], "--out", data, name="extend-vocab")
+    assert code == 2
+    assert "nothing is added" in said

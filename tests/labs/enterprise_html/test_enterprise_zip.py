@@ -9,8 +9,8 @@ import zipfile
 
 import pytest
 
-from cloze.pipeline.corpus.readers.html.reader import reader
-from tests.pipeline.corpus.readers.test_enterprise import DUMP, PAGE, TEXT, read_all
+from cloze.labs.enterprise_html.reader import reader
+from tests.labs.enterprise_html.test_enterprise import DUMP, PAGE, TEXT, read_all
 
 
 def zip_of(members, method=zipfile.ZIP_DEFLATED):
@@ -35,7 +35,7 @@ def test_a_zip_archive(tmp_path, method, monkeypatch):
     assert [one.id for one in documents] == [f"html/pages.zip/{name}" for name in names]
     assert documents[8].paragraphs == (f"{TEXT} Mill 8 is small.",)
     assert tally.counters["quarantined/bad_json"] == 1
-    monkeypatch.setattr("cloze.pipeline.corpus.readers.html.archive.SLICE_BYTES", len(data) // 4)
+    monkeypatch.setattr("cloze.labs.enterprise_html.archive.SLICE_BYTES", len(data) // 4)
     slices = reader.slices(str(tmp_path / "pages.zip"))
     assert len(slices) > 2
     assert read_all(tmp_path, slices, stop=False)[0] == documents
@@ -64,7 +64,7 @@ def test_a_damaged_zip_archive(tmp_path):
 
 
 def test_a_bomb_in_a_zip_archive(tmp_path, monkeypatch):
-    monkeypatch.setattr("cloze.pipeline.corpus.readers.html.archive.FREE_BYTES", 1 << 16)
+    monkeypatch.setattr("cloze.labs.enterprise_html.archive.FREE_BYTES", 1 << 16)
     (tmp_path / "a.zip").write_bytes(
         zip_of({"a.html": PAGE.encode() + b" " * (4 << 20), "b.html": PAGE.encode()})
     )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import DataError
-from cloze.pipeline.corpus.readers.html import reader
+from cloze.labs.enterprise_html import reader
 from cloze.pipeline.corpus.readers.streams import CorruptStreamError
 
 

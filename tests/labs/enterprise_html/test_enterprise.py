@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from cloze.core.errors import DataError
+from cloze.labs.enterprise_html import archive
+from cloze.labs.enterprise_html.reader import reader
 from cloze.pipeline.corpus.readers.base import ReadCounters
-from cloze.pipeline.corpus.readers.html import archive
-from cloze.pipeline.corpus.readers.html.reader import reader
 from tests.pipeline.corpus.corpora import make, prose
 from tests.pipeline.corpus.reading import options_of
 

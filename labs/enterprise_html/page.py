@@ -1,8 +1,8 @@
 """HTML pages to paragraphs, by the rules of the wikitext reader (encyclopedia/wikitext.py).
 
 lxml parses; one iterative walk yields the blocks in order to `Blocks`, which also assembles those
-of wikitext: paragraphs, list items, headings, tables. pipeline/corpus/readers/html/element_roles.py
-distinguishes text from other elements.
+of wikitext: paragraphs, list items, headings, tables. element_roles.py distinguishes text from
+other elements.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any, Literal
 import orjson
 from lxml import etree
 
+from cloze.labs.enterprise_html import element_roles
+from cloze.labs.enterprise_html.element_roles import BLOCKS, HEADINGS, TEMPLATE
 from cloze.pipeline.corpus.document import HOLE_TEMPLATE
-from cloze.pipeline.corpus.readers.encyclopedia import tables
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import (
     ArticleRules,
     Blocks,
@@ -29,8 +30,6 @@ from cloze.pipeline.corpus.readers.encyclopedia.elements import (
 )
 from cloze.pipeline.corpus.readers.encyclopedia.scripts import lowered_text, raised
 from cloze.pipeline.corpus.readers.encyclopedia.templates import is_pronunciation
-from cloze.pipeline.corpus.readers.html import element_roles
-from cloze.pipeline.corpus.readers.html.element_roles import BLOCKS, HEADINGS, TEMPLATE, cells
 
 _BASE = re.compile(r"[\w)]")
 _LONGEST_SCRIPT = 200  # characters of raised or lowered text
@@ -90,10 +89,6 @@ class HtmlExtractor(ArticleRules):
     def extract(self, element: Any) -> ExtractedPage:
         """Return the text passages below an element."""
         return _TreeWalk(self).walk(element)
-
-    def line(self, element: Any) -> str:
-        """Return the text of an element, such as a cell, on one line, without tables."""
-        return " ".join(self.lines(element))
 
     def lines(self, element: Any) -> list[str]:
         """Return the text of an element by line, as elements and `<br>` divide it."""
@@ -202,7 +197,7 @@ class _TreeWalk:
             self._omit()
         elif role == "table":
             self._flush()
-            self._table(element)
+            self._table()
         elif role == "box" and not self._items:
             self._flush()
             if self._blocks.sections.is_read:
@@ -275,19 +270,11 @@ class _TreeWalk:
             self._blocks.close_term()
             self._blocks.omit()
 
-    def _table(self, element: Any) -> None:
-        if not self._blocks.sections.is_read:
+    def _table(self) -> None:
+        if self._blocks.sections.is_read:
+            self._omit()
+        else:
             self._page.omit("section", "")
-            return
-        lines: list[str] = []
-        if self._rules.kept_tables != "drop":
-            caption, rows = cells(element, self._rules.line)
-            lines = tables.table_from_cells(escape_literals(caption), rows, self._rules.kept_tables)
-        self._blocks.close_term()
-        for line in lines:
-            self._blocks.add_line(line)
-        if not lines:
-            self._blocks.omit()
 
 
 def _script(element: Any, base: str, text: str) -> str:

@@ -13,14 +13,7 @@ from typing import Any, Literal, get_args
 
 from cloze.pipeline.corpus.readers.encyclopedia.blocks import ExtractedPage
 from cloze.pipeline.corpus.readers.encyclopedia.elements import escape_literals
-from cloze.pipeline.corpus.readers.encyclopedia.tables import (
-    TALLEST,
-    WIDEST,
-    Cell,
-    add_field,
-    kind_of,
-    line_of,
-)
+from cloze.pipeline.corpus.readers.encyclopedia.infoboxes import add_field, kind_of, line_of
 from cloze.pipeline.corpus.readers.prose import read_lists
 from cloze.pipeline.corpus.readers.raised import raised_text
 
@@ -99,46 +92,6 @@ def _by_attributes(element: Any, attributes: Any) -> Role | None:
         if class_role is not None and (class_role != "shown" or element.tag != "code"):
             return class_role
     return None
-
-
-# Cells of HTML tables.
-
-
-def cells(table: Any, line: Callable[[Any], str]) -> tuple[str, list[list[Cell]]]:
-    """Return (caption, rows); rows of nested tables are not included.
-
-    Args:
-        table: lxml element of the table.
-        line: function from an element to its text on one line.
-    """
-    caption = ""
-    rows: list[list[Cell]] = []
-    for child in table:
-        if child.tag == "caption":
-            caption = line(child)
-        elif child.tag == "tr":
-            rows.append(_row(child, line))
-        elif child.tag in ("thead", "tbody", "tfoot"):
-            rows += [_row(row, line) for row in child if row.tag == "tr"]
-    return caption, rows
-
-
-def _row(row: Any, line: Callable[[Any], str]) -> list[Cell]:
-    return [
-        Cell(
-            escape_literals(line(cell)),
-            cell.tag == "th",
-            min(_span(cell.get("colspan")), WIDEST),
-            min(_span(cell.get("rowspan")), TALLEST),
-        )
-        for cell in row
-        if cell.tag in ("td", "th")
-    ]
-
-
-def _span(value: str | None) -> int:
-    digits = (value or "").strip()
-    return max(1, int(digits)) if digits.isascii() and digits.isdigit() and len(digits) < 5 else 1
 
 
 # Infoboxes of rendered pages: rows with name and value, by the same rules as in wikitext.

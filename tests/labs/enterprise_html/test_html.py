@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from cloze.labs.enterprise_html.page import HtmlExtractor, TooDeep, content, parse
 from cloze.pipeline.corpus.document import HOLE_LIST, HOLE_TEMPLATE, PLACEHOLDER
-from cloze.pipeline.corpus.readers.html.page import HtmlExtractor, TooDeep, content, parse
 
 MILL = "The mill was built in 1812 by the people of the town."
 SECOND = "It has ground corn for the whole valley since then."
@@ -149,17 +149,6 @@ TABLE = """<table class="wikitable"><caption>Corn of the mill</caption><tbody><t
 
 def test_tables():
     assert paragraphs(f"<p>{MILL}</p>{TABLE}") == [MILL]
-    assert paragraphs(f"<p>{MILL}</p>{TABLE}", kept_tables="prose") == [
-        MILL,
-        "Corn of the mill",
-        "Year: 1812; Corn: 5,000; Flour | meal: {{4}}.",
-        "Year: 1812; Corn: none; Flour | meal: none.",
-    ]
-    assert paragraphs(TABLE, kept_tables="markdown")[1:4] == [
-        "| Year | Corn | Flour | meal |",
-        "| --- | --- | --- |",
-        "| 1812 | 5,000 | {{4}} |",
-    ]
 
 
 MATH = (
