@@ -7,7 +7,6 @@ DecoderModel: masked tokens through an enhanced mask decoder (DeBERTa).
 ReplacedTokenModel: a generator fills masks, the encoder detects replaced tokens (ELECTRA,
     DeBERTaV3).
 LeftToRightModel: next tokens (the left-to-right model, GPT-2).
-BiEncoder: no heads, but vectors of texts, for retrieval.
 
 Shapes: B batch, L length, D model, V vocabulary, M masked positions.
 """
@@ -15,7 +14,7 @@ Shapes: B batch, L length, D model, V vocabulary, M masked positions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,7 @@ from cloze.model.layers.batch import Batch, overlay, unmask
 from cloze.model.layers.disentangled import EnhancedMaskDecoder
 from cloze.model.layers.encoder import Encoder, rows_of
 from cloze.model.layers.global_attention import GlobalAttentionLayout, LongEncoder
-from cloze.model.layers.heads import MaskedLMHead, ReplacedTokenHead, SpanBoundaryHead, mean_state
+from cloze.model.layers.heads import MaskedLMHead, ReplacedTokenHead, SpanBoundaryHead
 from cloze.model.layers.layout import BatchLayout
 
 HELDOUT_SEED = 0  # seed of the generator's samples in evaluation, equal at every evaluation
@@ -316,48 +315,3 @@ class LeftToRightModel(nn.Module):
         """Return `hidden` [B, L, D] and `lm_logits` [B, L, V], after removing the batch's masks."""
         hidden = encode(self.encoder, unmask(batch), batch)
         return {"hidden": hidden, "lm_logits": self.lm(hidden, self.encoder.embeddings.word.weight)}
-
-
-Pooling = Literal["mean", "first", "pooler"]
-
-
-def pooled(hidden: Tensor, attention_mask: Tensor, pooling: Pooling, pooler: nn.Module) -> Tensor:
-    """Pool to one vector per row, fp32 [B, D].
-
-    Args:
-        hidden: float [B, L, D]; values at padding are ignored.
-        attention_mask: bool [B, L].
-        pooling: `mean` of all tokens' states, special tokens included, as in sentence-transformers
-            (Reimers and Gurevych 2019); `first` token; or the checkpoint's `pooler`.
-    """
-    if pooling == "pooler":
-        vectors: Tensor = pooler(hidden, attention_mask)
-        return vectors.float()
-    if pooling == "first":
-        return hidden[:, 0].float()
-    return mean_state(hidden.float(), attention_mask)
-
-
-class BiEncoder(nn.Module):
-    """Encoder and pooling; the pooler stays in the checkpoint even if unused."""
-
-    def __init__(
-        self, encoder: nn.Module, pooler: nn.Module, pooling: Pooling, normalize: bool
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.pooler = pooler
-        self._pooling: Pooling = pooling
-        self._normalize = normalize
-
-    def forward(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Return the vectors of queries [Q, D] and passages [P, D], fp32."""
-        vectors = self.embed(batch)
-        queries = batch["allowed"].shape[0]
-        return vectors[:queries], vectors[queries:]
-
-    def embed(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return the vectors of all rows, fp32 [B, D], for a batch of `TextSamples`."""
-        hidden = encode(self.encoder, batch["input_ids"], batch)
-        vectors = pooled(hidden, batch["attention_mask"], self._pooling, self.pooler)
-        return nn.functional.normalize(vectors, dim=-1) if self._normalize else vectors
