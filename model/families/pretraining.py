@@ -2,7 +2,6 @@
 
 PretrainingModel: masked tokens, and sentence pairs (BERT and most families).
 SpanModel: also masked tokens from span boundaries (SpanBERT).
-LongModel: rows with global tokens (Longformer).
 DecoderModel: masked tokens through an enhanced mask decoder (DeBERTa).
 ReplacedTokenModel: a generator fills masks, the encoder detects replaced tokens (ELECTRA,
     DeBERTaV3).
@@ -22,8 +21,7 @@ from torch import Tensor, nn
 from cloze.model.layers.attention import gather_positions
 from cloze.model.layers.batch import Batch, overlay, unmask
 from cloze.model.layers.disentangled import EnhancedMaskDecoder
-from cloze.model.layers.encoder import Encoder, rows_of
-from cloze.model.layers.global_attention import GlobalAttentionLayout, LongEncoder
+from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.heads import MaskedLMHead, ReplacedTokenHead, SpanBoundaryHead
 from cloze.model.layers.layout import BatchLayout
 
@@ -112,10 +110,8 @@ def encode(
 ) -> Tensor:
     """Run an encoder on a batch with these ids: float [B, L, D], or [P, D] at `positions`."""
     real, layout = batch.get("attention_mask"), batch.get("layout")
-    is_global = batch.get("global_attention_mask")
-    if layout is None and is_global is not None and isinstance(encoder, LongEncoder):
-        shape = (ids.shape[0], ids.shape[1])
-        layout = GlobalAttentionLayout.with_global_tokens(shape, real, is_global.bool())
+    if layout is None and isinstance(encoder, Encoder):
+        layout = encoder.layout_of(ids, batch)
     hidden: Tensor = encoder(ids, real, batch["token_type_ids"], layout, positions)
     return hidden
 
@@ -178,16 +174,6 @@ class SpanModel(PretrainingModel):
             states["left"], states["right"], offset, self.encoder.embeddings.word.weight
         )
         return {**super().logits(states, batch), "sbo_logits": logits}
-
-
-class LongModel(PretrainingModel):
-    """Pretraining model; only tokens that the batch names are global (Longformer, section 5)."""
-
-    def encode(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
-        if batch.get("layout") is None and batch.get("global_attention_mask") is None:
-            # Without a layout the encoder would make first tokens global, as for classification.
-            batch = {**batch, "layout": rows_of(batch["input_ids"], batch.get("attention_mask"))}
-        return super().encode(batch, positions)
 
 
 class DecoderModel(PretrainingModel):

@@ -32,7 +32,6 @@ _FAMILIES = {
     "ltr": "cloze.model.families.ltr",
     "spanbert": "cloze.model.families.spanbert",
     "modern": "cloze.model.families.modern",
-    "longformer": "cloze.model.families.longformer",
     "deberta": "cloze.model.families.deberta",
 }
 FAMILIES: Table[ModuleType] = Table("families", "model family", _FAMILIES, ("family",))
