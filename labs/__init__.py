@@ -13,6 +13,7 @@ PLUGINS = (
     "cloze.labs.papers.plugin:PLUGIN",
     "cloze.labs.planning.plugin:PLUGIN",
     "cloze.labs.records.plugin:PLUGIN",
+    "cloze.labs.relations.plugin:PLUGIN",
     "cloze.labs.retrieval.plugin:PLUGIN",
     "cloze.labs.selection.plugin:PLUGIN",
     "cloze.labs.seq2seq.plugin:PLUGIN",
