@@ -5,7 +5,6 @@ SpanModel: also masked tokens from span boundaries (SpanBERT).
 DecoderModel: masked tokens through an enhanced mask decoder (DeBERTa).
 ReplacedTokenModel: a generator fills masks, the encoder detects replaced tokens (ELECTRA,
     DeBERTaV3).
-LeftToRightModel: next tokens (the left-to-right model, GPT-2).
 
 Shapes: B batch, L length, D model, V vocabulary, M masked positions.
 """
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from cloze.model.layers.attention import gather_positions
-from cloze.model.layers.batch import Batch, overlay, unmask
+from cloze.model.layers.batch import Batch, overlay
 from cloze.model.layers.disentangled import EnhancedMaskDecoder
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.heads import MaskedLMHead, ReplacedTokenHead, SpanBoundaryHead
@@ -281,23 +280,3 @@ class ReplacedTokenModel(nn.Module):
         # round up to that sum, hence the clamp.
         tokens = torch.searchsorted(summed, draws * summed[:, -1:], right=True).squeeze(1)
         return tokens.clamp(max=logits.shape[-1] - 1)
-
-
-class LeftToRightModel(nn.Module):
-    """Causal encoder and next-token head.
-
-    Args:
-        lm: maps (states [..., D], word embeddings [V, D]) to logits [..., V].
-    """
-
-    pooler = None
-
-    def __init__(self, encoder: Encoder, lm: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.lm = lm
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return `hidden` [B, L, D] and `lm_logits` [B, L, V], after removing the batch's masks."""
-        hidden = encode(self.encoder, unmask(batch), batch)
-        return {"hidden": hidden, "lm_logits": self.lm(hidden, self.encoder.embeddings.word.weight)}

@@ -29,7 +29,6 @@ _FAMILIES = {
     "albert": "cloze.model.families.albert",
     "electra": "cloze.model.families.electra",
     "distilbert": "cloze.model.families.distilbert",
-    "ltr": "cloze.model.families.ltr",
     "spanbert": "cloze.model.families.spanbert",
     "modern": "cloze.model.families.modern",
     "deberta": "cloze.model.families.deberta",
