@@ -49,19 +49,6 @@ FrozenLayers = Literal[
 ]
 
 
-class Frozen(StageConfig):
-    """Features of a frozen encoder; task metadata contains them under `frozen`."""
-
-    layers: FrozenLayers
-    """Hidden states of the encoder to use (BERT, table 7)."""
-
-    lstm_size: int = Field(ge=1)
-    """Width of the BiLSTM per direction."""
-
-    lstm_layers: int = Field(ge=1)
-    """Number of BiLSTM layers."""
-
-
 class TaskOptions(StageConfig):
     """Options of all kinds."""
 

@@ -25,8 +25,7 @@ from cloze.model.families.models import new_model
 from cloze.model.layers.encoder import Encoder
 from cloze.model.tasks import predict as predicting
 from cloze.model.tasks.formats.texts import LabelledTexts
-from cloze.model.tasks.heads import FrozenNetwork
-from cloze.model.tasks.options import Frozen
+from cloze.model.tasks.heads import Frozen, FrozenNetwork
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.train.device_scalars import BEHIND, AsyncCopy, read_async
 from cloze.model.train.distributed import World
