@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Literal
 
 from cloze.core import processes
-from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.stages.cost import MachineSpec
 
 Kind = Literal["cpu", "cuda"]
@@ -91,14 +90,6 @@ GPUS: dict[str, Device] = {
     for name, (gigabytes, bf16, fp32, source) in _TABLE.items()
 }
 DEFAULT_GPU = "a100-80"  # used for a GPU that the table lacks
-SPELLINGS = {
-    "a100": "a100-80",
-    "a100-40gb": "a100-40",
-    "a100-80gb": "a100-80",
-    "4090": "rtx-4090",
-    "rtx4090": "rtx-4090",
-    "a10": "a10g",
-}
 
 
 @functools.cache
@@ -121,19 +112,6 @@ def bf16_core_speed() -> float | None:
     """Return the operations per second of one core in bf16; None: the CPU cannot multiply bf16."""
     flags = cpu_flags()
     return next((speed for name, speed in BF16_CORE_SPEEDS.items() if name in flags), None)
-
-
-def gpu(name: str) -> Device:
-    """Find a GPU by its name in the table.
-
-    Raises:
-        UsageError: the table lacks it.
-    """
-    key = name.strip().lower().replace("_", "-").replace(" ", "-")
-    key = SPELLINGS.get(key, key)
-    if key not in GPUS:
-        raise UsageError(f"gpu_type ({name}) is not in the table; {did_you_mean(key, GPUS)}")
-    return GPUS[key]
 
 
 def recognised(name: str) -> Device | None:

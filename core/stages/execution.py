@@ -169,8 +169,8 @@ class TrainingOptions(Values):
     """Recompute activations in the backward pass: less memory, about a third more compute."""
 
     compile: bool | None = None
-    """Compile the training step, in fine-tuning the encoder's layers. Default: if it is expected to
-    pay off, in fine-tuning no."""
+    """Compile the training step, in fine-tuning the encoder's layers. Default: a pretraining on a
+    GPU, if it is expected to pay off."""
 
     gpu_levers: tuple[Annotated[str, known(GPU_LEVERS, "there is no such GPU lever")], ...] = ()
     """Ways to faster steps on a GPU that no GPU has measured yet (docs/how-to/gpu.md). Repeatable.

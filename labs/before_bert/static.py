@@ -14,7 +14,7 @@ from cloze.core.config import UnionTag
 from cloze.model.families.config import ModelConfig, Size
 
 if TYPE_CHECKING:
-    from cloze.model.families.pretraining import LeftToRightModel
+    from cloze.labs.left_to_right import LeftToRightModel
     from cloze.model.layers.heads import MeanState
 
 
@@ -56,9 +56,8 @@ def build_model(config: ModelConfig) -> LeftToRightModel:
     from torch import nn
 
     from cloze.labs.before_bert.bilm import TableEncoder
+    from cloze.labs.left_to_right import LeftToRightModel, TiedHead
     from cloze.model.families.models import embeddings
-    from cloze.model.families.pretraining import LeftToRightModel
-    from cloze.model.layers.heads import TiedHead
 
     table = embeddings(config, max_positions=0, norm=nn.Identity())
     return LeftToRightModel(TableEncoder(table, []), TiedHead())

@@ -28,6 +28,7 @@ from cloze.labs.inside.head_statistics import (
     read_treebank,
 )
 from cloze.labs.inside.stages import HeadsConfig
+from cloze.labs.word_vectors import words_of_tokens
 from cloze.model.data.batch import collate
 from cloze.model.data.mixture import RowTable
 from cloze.model.tasks.encode import CPU_POSITIONS, TextSamples, encode, evaluation_batches, framed
@@ -35,7 +36,6 @@ from cloze.model.tasks.files import METRICS_FILE, write_json
 from cloze.model.train.distributed import World, init_distributed
 from cloze.model.train.loop.data import open_dataset
 from cloze.model.use.likelihood import read_texts
-from cloze.model.use.word_vectors import words_of_tokens
 
 MAP_BYTES = 1 << 23  # of one layer's maps of a batch, unless a single row has more
 COUNT_ROWS = 4096  # rows read at once to count tokens

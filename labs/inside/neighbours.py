@@ -14,14 +14,14 @@ import numpy as np
 
 from cloze.core.errors import DataError, UsageError
 from cloze.core.humanize import an
+from cloze.labs.embed import EmbeddingPipeline, Vectors
 from cloze.labs.inside.stages import NeighboursConfig
+from cloze.labs.word_vectors import Span, words_of
 from cloze.model import checkpoint
 from cloze.model.tasks.files import documents
 from cloze.model.train.precision import placement
-from cloze.model.use.embed import EmbeddingPipeline, Vectors
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
-from cloze.model.use.word_vectors import Span, words_of
 
 FAMILY = "static"
 WORDS = "encoder.embeddings.word.weight"

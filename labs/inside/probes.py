@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from cloze.core import random_keys
 from cloze.core.errors import DataError
 from cloze.core.ragged import I64, ranges
+from cloze.labs.word_vectors import word_means
 from cloze.model.tasks.encode import WordSamples, shuffled
 from cloze.model.tasks.formats.columns import TaggedWords
 from cloze.model.tasks.formats.tag_schemes import entities
-from cloze.model.use.word_vectors import word_means
 
 HEAD, RELATION = 6, 7  # columns of CoNLL-U
 Example = tuple[tuple[tuple[int, int], ...], str, str]  # spans [begin, end), label, text

@@ -6,6 +6,7 @@ PLUGIN = Plugin(
     name="papers",
     summary="Tables of papers as runs, and GLUE's submission.",
     rows={
+        "families": {"ltr": Row("cloze.labs.papers.ltr", before="spanbert")},
         "stages": {
             "submission": Row("cloze.labs.papers.submission:STAGE", before="report", command=False)
         },

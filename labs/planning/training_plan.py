@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cloze.core.config import parse_config
-from cloze.core.errors import UsageError
+from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.humanize import format_bytes, parse_count
 from cloze.model import hardware
 from cloze.model.families.config import ModelConfig
@@ -30,6 +30,15 @@ LONGEST = 512  # default row length, if the model supports as many
 RECOMPUTED = 4.0 / 3.0  # factor on the operations with activation checkpointing
 PER_NODE = 8  # maximum number of GPUs per machine
 SATURATED = 4096  # tokens on a GPU at once: fewer leave its matrix units idle while kernels launch
+
+SPELLINGS = {
+    "a100": "a100-80",
+    "a100-40gb": "a100-40",
+    "a100-80gb": "a100-80",
+    "4090": "rtx-4090",
+    "rtx4090": "rtx-4090",
+    "a10": "a10g",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,9 +178,24 @@ def _check(given: dict[str, float | None]) -> None:
         )
 
 
+def gpu(name: str) -> Device:
+    """Find a GPU by its name in the table.
+
+    Raises:
+        UsageError: the table lacks it.
+    """
+    key = name.strip().lower().replace("_", "-").replace(" ", "-")
+    key = SPELLINGS.get(key, key)
+    if key not in hardware.GPUS:
+        raise UsageError(
+            f"gpu_type ({name}) is not in the table; {did_you_mean(key, hardware.GPUS)}"
+        )
+    return hardware.GPUS[key]
+
+
 def _device(cores: int, gpus: int | None, gpu_type: str | None) -> tuple[Device, int]:
     if gpu_type is not None:
-        return hardware.gpu(gpu_type), gpus or 1
+        return gpu(gpu_type), gpus or 1
     if gpus is not None:
         names = ", ".join(hardware.GPUS)
         raise UsageError(f"gpus ({gpus}) lacks the kind; add --gpu-type NAME, one of {names}")

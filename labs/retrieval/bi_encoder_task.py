@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.ragged import I64
+from cloze.labs.embed import BiEncoder
 from cloze.labs.retrieval.pairs import (
     QueryPassages,
     ndcg,
@@ -34,7 +35,6 @@ from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.sampler import shard_range
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
-from cloze.model.families.pretraining import BiEncoder
 from cloze.model.layers.batch import Batch, extend
 from cloze.model.tasks.encode import TextSamples, encode
 from cloze.model.tasks.metrics import Floats, Vectors, mean_interval

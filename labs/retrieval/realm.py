@@ -34,6 +34,7 @@ from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
+from cloze.labs.embed import EMBEDDING_HEAD, BiEncoder
 from cloze.labs.retrieval.passage_tokens import (
     PassageTokens,
     log_marginal,
@@ -46,7 +47,6 @@ from cloze.model import checkpoint
 from cloze.model.data.batch import empty_batch
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import load_backbone
-from cloze.model.families.pretraining import BiEncoder
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.objectives.losses import MLM
 from cloze.model.tasks.options import TEMPERATURE
@@ -56,7 +56,6 @@ from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.optimizers.parameters import freeze_unused
 from cloze.model.train.precision import Precision, autocast
 from cloze.model.train.resume.initialization import check_vocabulary
-from cloze.model.use.embed import EMBEDDING_HEAD
 from cloze.pipeline import tokenizer
 from cloze.pipeline.dataset.schema import DatasetInfo
 

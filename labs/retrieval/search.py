@@ -18,13 +18,13 @@ import numpy as np
 from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.errors import UsageError
+from cloze.labs.embed import EmbeddingPipeline
 from cloze.labs.retrieval.passages import Passage, PassageIndex, Scores, best
 from cloze.labs.retrieval.stages import AnswerCorpusConfig, SearchConfig
 from cloze.labs.serving.predictors import Answer, AnswerPredictor
 from cloze.labs.vectors import SCALE, find_input, read_vectors, vectors_file_name
 from cloze.model.tasks.task import Split
 from cloze.model.train.precision import placement
-from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
 

@@ -15,12 +15,12 @@ from cloze.core.errors import UsageError
 from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.core.words import UNSPACED_LETTER, letters_a_word
+from cloze.labs.embed import EmbeddingPipeline
 from cloze.labs.selection.stages import VectorsConfig
 from cloze.labs.vectors import WIDEST, quantize, vectors_file_name, write_vectors
 from cloze.model.tasks.files import corpus_shards
 from cloze.model.train.distributed import init_distributed
 from cloze.model.train.precision import resolve
-from cloze.model.use.embed import EmbeddingPipeline
 
 CHARACTERS = 4  # about, per token; a window with more tokens than the model reads is truncated
 _WINDOW_EDGE = re.compile(f" |{UNSPACED_LETTER.pattern}")

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from cloze.labs.left_to_right import last_state
 from cloze.labs.seq2seq.kv_cache import KVCache, Memory
 from cloze.model.layers.attention import SelfAttention, gather_positions
 from cloze.model.layers.batch import IGNORE_INDEX, Batch, unmask
 from cloze.model.layers.cpu import Dropout, attend, autocast_input
 from cloze.model.layers.embeddings import Embeddings
 from cloze.model.layers.encoder import Encoder, Run
-from cloze.model.layers.heads import last_state
 from cloze.model.layers.layout import BatchLayout
 
 

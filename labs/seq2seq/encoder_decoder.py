@@ -90,7 +90,7 @@ def check_start(config: Mapping[str, Any]) -> None:
 
 def build_pooler(config: ModelConfig) -> Pooler:
     """Build a dense layer on the decoder's last state (transformers' `BartClassificationHead`)."""
-    from cloze.model.layers.heads import LastPooler
+    from cloze.labs.left_to_right import LastPooler
 
     return LastPooler(config.hidden_size)
 
@@ -160,13 +160,13 @@ def build(
     """
     from torch import nn
 
+    from cloze.labs.left_to_right import TiedHead
     from cloze.labs.seq2seq.decoder import CrossAttention, DecoderIds, EncoderDecoder, Seq2SeqModel
     from cloze.labs.seq2seq.kv_cache import RelativeBias
     from cloze.model.layers.attention import SelfAttention
     from cloze.model.layers.cpu import Linear
     from cloze.model.layers.embeddings import Embeddings
     from cloze.model.layers.encoder import Encoder, EncoderLayer, FeedForward
-    from cloze.model.layers.heads import TiedHead
 
     width, heads, norm_class = config.hidden_size, config.num_attention_heads, norm or nn.LayerNorm
 

@@ -20,8 +20,8 @@ from cloze.model.families.key_map import Drop, KeyMap
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cloze.labs.left_to_right import LeftToRightModel
     from cloze.labs.seq2seq.decoder import LastState
-    from cloze.model.families.pretraining import LeftToRightModel
 
 
 class Gpt2Config(ModelConfig):
@@ -61,9 +61,8 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def build_model(config: ModelConfig) -> LeftToRightModel:
+    from cloze.labs.left_to_right import LeftToRightModel, TiedHead
     from cloze.model.families.models import encoder
-    from cloze.model.families.pretraining import LeftToRightModel
-    from cloze.model.layers.heads import TiedHead
 
     return LeftToRightModel(encoder(config, causal=True, fused=True), TiedHead())
 

@@ -26,6 +26,7 @@ from cloze.core.artifacts import artifact
 from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext
+from cloze.labs.embed import BiEncoder
 from cloze.labs.retrieval.passage_tokens import (
     PassageTokens,
     log_marginal,
@@ -41,7 +42,6 @@ from cloze.labs.vectors import SCALE, find_input, read_vectors, vectors_file_nam
 from cloze.model import checkpoint
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import load_backbone, new_backbone
-from cloze.model.families.pretraining import BiEncoder
 from cloze.model.families.registry import parse_model
 from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.tasks.options import TEMPERATURE

@@ -12,7 +12,9 @@ import numpy as np
 
 from cloze.core import storage
 from cloze.core.errors import UsageError
+from cloze.labs.embed import EmbeddingPipeline, Vectors
 from cloze.labs.serving.verbs import AnswerConfig, EmbedConfig, ScoreTextsConfig, TagConfig
+from cloze.labs.word_vectors import Span, between_spaces, words_of
 from cloze.model.tasks.encode import TextSamples
 from cloze.model.tasks.formats.columns import TaggedWords
 from cloze.model.tasks.formats.squad import SquadExamples
@@ -21,11 +23,9 @@ from cloze.model.tasks.kinds.tagging import Tagging
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.tasks.task import Split
 from cloze.model.train.precision import Placement, placement
-from cloze.model.use.embed import EmbeddingPipeline, Vectors
 from cloze.model.use.request import Request
 from cloze.model.use.scorer import SentenceScorer
 from cloze.model.use.verb import Verb
-from cloze.model.use.word_vectors import Span, between_spaces, words_of
 
 if TYPE_CHECKING:
     from typing import Unpack

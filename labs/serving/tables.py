@@ -21,9 +21,9 @@ from cloze.model.tasks.kinds.multilabel import MultiLabel
 if TYPE_CHECKING:
     import pandas
 
+    from cloze.labs.embed import EmbeddingPipeline
     from cloze.labs.serving.classify import TextClassificationPipeline
     from cloze.labs.serving.predictors import QuestionAnsweringPipeline, TokenClassificationPipeline
-    from cloze.model.use.embed import EmbeddingPipeline
 
 PAIR = "text_pair"  # input column of tasks on pairs
 QUESTION, PASSAGE = "question", "passage"  # input columns of question answering models

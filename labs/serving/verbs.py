@@ -159,7 +159,7 @@ EMBED = Predictor(
     heads=("embedding",),
     examples=(_TEXT,),
     columns=lambda config: TableColumns("vector:double"),
-    pipeline="cloze.model.use.embed:EmbeddingPipeline",
+    pipeline="cloze.labs.embed:EmbeddingPipeline",
     served=f"{LAB}.tables:embed",
 )
 SCORE = Predictor(ScoreTextsConfig, f"{LAB}.predictors:ScoreTexts", examples=(_TEXT,))

@@ -72,11 +72,11 @@ PRESETS: dict[str, ModelConfig] = {
 def build_model(config: XlnetConfig) -> PermutationModel:
     from torch import nn
 
+    from cloze.labs.left_to_right import TiedHead
     from cloze.labs.xlnet.two_stream import PermutationModel, RelativeAttention, TwoStreamEncoder
     from cloze.model.families.models import layer
     from cloze.model.layers.cpu import Dropout
     from cloze.model.layers.embeddings import Embeddings
-    from cloze.model.layers.heads import TiedHead
 
     width, dropout = config.hidden_size, config.hidden_dropout
     layers = [

@@ -21,6 +21,8 @@ from cloze.model.families.registry import FAMILIES, parse_model
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from cloze.pipeline.tokenizer.special import SpecialTokens
+
 WORDS = "encoder.embeddings.word.weight"
 CLOZE_FIELDS = "cloze_model"  # key in config.json for fields that only Cloze's config has
 TIED = "tie_word_embeddings"
@@ -95,7 +97,6 @@ class HubFormat:
         unexported: heads without a Hugging Face form, which an export leaves out.
         encoder_alone: heads with which only the encoder is exported.
         refused: fine-tuning head -> why Hugging Face's class computes something else.
-        question_separators: number in a row, if Hugging Face's class finds questions so.
         drops: weights that an import leaves out besides `POSITION_IDS`; the first that fits holds.
         legacy: parts of names in files of old versions -> their current form.
         base: prefix of Hugging Face's encoder parameters; files of the encoder alone omit it.
@@ -115,7 +116,6 @@ class HubFormat:
     unexported: tuple[str, ...] = ()
     encoder_alone: tuple[str, ...] = ()
     refused: Mapping[str, str] = MappingProxyType({})
-    question_separators: int | None = None
     drops: tuple[Drop, ...] = ()
     legacy: Mapping[str, str] = MappingProxyType({})
     base: str = ""
@@ -146,6 +146,21 @@ class HubFormat:
     ) -> dict[str, Tensor]:
         """Return rows that Hugging Face's class reads as Cloze does; see `hub.parity.probe`."""
         return batch  # `pieces`: the tokenizer's directory
+
+    def token_fields(
+        self, heads: Iterable[str], special: SpecialTokens, separators: int
+    ) -> dict[str, Any]:
+        """Return config values that name special tokens.
+
+        Args:
+            heads: heads of the checkpoint.
+            special: special tokens of its tokenizer.
+            separators: number that the tokenizer puts into a row with a pair of texts.
+
+        Raises:
+            DataError: Hugging Face's class reads such rows otherwise.
+        """
+        return {}
 
     def to_config(
         self, model: ModelConfig, heads: Mapping[str, Any], task: Mapping[str, Any] | None

@@ -6,7 +6,7 @@ local attention in two layers of three. Padding is removed, as in all encoders.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from cloze.model.families.pretraining import PretrainingModel
     from cloze.model.layers.encoder import EncoderLayer
     from cloze.model.layers.heads import PredictionHead
+    from cloze.pipeline.tokenizer.special import SpecialTokens
 
 
 class ModernConfig(ModelConfig):
@@ -310,6 +311,12 @@ class CausalFormat(ModernFormat):
         # transformers halves it and counts the token itself: w on each side is written as 2 w + 2.
         written = super().write({**config, "local_attention": config["local_attention"] + 2})
         return {name: value for name, value in written.items() if name not in NO_IDS}
+
+    def token_fields(
+        self, heads: Iterable[str], special: SpecialTokens, separators: int
+    ) -> dict[str, Any]:
+        first = dict.fromkeys(("bos_token_id", "cls_token_id"), special.cls)
+        return {**first, **dict.fromkeys(("eos_token_id", "sep_token_id"), special.sep)}
 
     def read(self, config: dict[str, Any]) -> dict[str, Any]:
         return super().read({**config, "local_attention": (config["local_attention"] or 2) - 2})

@@ -2,12 +2,9 @@
 
 PretrainingModel: masked tokens, and sentence pairs (BERT and most families).
 SpanModel: also masked tokens from span boundaries (SpanBERT).
-LongModel: rows with global tokens (Longformer).
 DecoderModel: masked tokens through an enhanced mask decoder (DeBERTa).
 ReplacedTokenModel: a generator fills masks, the encoder detects replaced tokens (ELECTRA,
     DeBERTaV3).
-LeftToRightModel: next tokens (the left-to-right model, GPT-2).
-BiEncoder: no heads, but vectors of texts, for retrieval.
 
 Shapes: B batch, L length, D model, V vocabulary, M masked positions.
 """
@@ -15,17 +12,16 @@ Shapes: B batch, L length, D model, V vocabulary, M masked positions.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from cloze.model.layers.attention import gather_positions
-from cloze.model.layers.batch import Batch, overlay, unmask
+from cloze.model.layers.batch import Batch, overlay
 from cloze.model.layers.disentangled import EnhancedMaskDecoder
-from cloze.model.layers.encoder import Encoder, rows_of
-from cloze.model.layers.global_attention import GlobalAttentionLayout, LongEncoder
-from cloze.model.layers.heads import MaskedLMHead, ReplacedTokenHead, SpanBoundaryHead, mean_state
+from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.heads import MaskedLMHead, ReplacedTokenHead, SpanBoundaryHead
 from cloze.model.layers.layout import BatchLayout
 
 HELDOUT_SEED = 0  # seed of the generator's samples in evaluation, equal at every evaluation
@@ -113,10 +109,8 @@ def encode(
 ) -> Tensor:
     """Run an encoder on a batch with these ids: float [B, L, D], or [P, D] at `positions`."""
     real, layout = batch.get("attention_mask"), batch.get("layout")
-    is_global = batch.get("global_attention_mask")
-    if layout is None and is_global is not None and isinstance(encoder, LongEncoder):
-        shape = (ids.shape[0], ids.shape[1])
-        layout = GlobalAttentionLayout.with_global_tokens(shape, real, is_global.bool())
+    if layout is None and isinstance(encoder, Encoder):
+        layout = encoder.layout_of(ids, batch)
     hidden: Tensor = encoder(ids, real, batch["token_type_ids"], layout, positions)
     return hidden
 
@@ -179,16 +173,6 @@ class SpanModel(PretrainingModel):
             states["left"], states["right"], offset, self.encoder.embeddings.word.weight
         )
         return {**super().logits(states, batch), "sbo_logits": logits}
-
-
-class LongModel(PretrainingModel):
-    """Pretraining model; only tokens that the batch names are global (Longformer, section 5)."""
-
-    def encode(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
-        if batch.get("layout") is None and batch.get("global_attention_mask") is None:
-            # Without a layout the encoder would make first tokens global, as for classification.
-            batch = {**batch, "layout": rows_of(batch["input_ids"], batch.get("attention_mask"))}
-        return super().encode(batch, positions)
 
 
 class DecoderModel(PretrainingModel):
@@ -296,68 +280,3 @@ class ReplacedTokenModel(nn.Module):
         # round up to that sum, hence the clamp.
         tokens = torch.searchsorted(summed, draws * summed[:, -1:], right=True).squeeze(1)
         return tokens.clamp(max=logits.shape[-1] - 1)
-
-
-class LeftToRightModel(nn.Module):
-    """Causal encoder and next-token head.
-
-    Args:
-        lm: maps (states [..., D], word embeddings [V, D]) to logits [..., V].
-    """
-
-    pooler = None
-
-    def __init__(self, encoder: Encoder, lm: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.lm = lm
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """Return `hidden` [B, L, D] and `lm_logits` [B, L, V], after removing the batch's masks."""
-        hidden = encode(self.encoder, unmask(batch), batch)
-        return {"hidden": hidden, "lm_logits": self.lm(hidden, self.encoder.embeddings.word.weight)}
-
-
-Pooling = Literal["mean", "first", "pooler"]
-
-
-def pooled(hidden: Tensor, attention_mask: Tensor, pooling: Pooling, pooler: nn.Module) -> Tensor:
-    """Pool to one vector per row, fp32 [B, D].
-
-    Args:
-        hidden: float [B, L, D]; values at padding are ignored.
-        attention_mask: bool [B, L].
-        pooling: `mean` of all tokens' states, special tokens included, as in sentence-transformers
-            (Reimers and Gurevych 2019); `first` token; or the checkpoint's `pooler`.
-    """
-    if pooling == "pooler":
-        vectors: Tensor = pooler(hidden, attention_mask)
-        return vectors.float()
-    if pooling == "first":
-        return hidden[:, 0].float()
-    return mean_state(hidden.float(), attention_mask)
-
-
-class BiEncoder(nn.Module):
-    """Encoder and pooling; the pooler stays in the checkpoint even if unused."""
-
-    def __init__(
-        self, encoder: nn.Module, pooler: nn.Module, pooling: Pooling, normalize: bool
-    ) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.pooler = pooler
-        self._pooling: Pooling = pooling
-        self._normalize = normalize
-
-    def forward(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
-        """Return the vectors of queries [Q, D] and passages [P, D], fp32."""
-        vectors = self.embed(batch)
-        queries = batch["allowed"].shape[0]
-        return vectors[:queries], vectors[queries:]
-
-    def embed(self, batch: Mapping[str, Any]) -> Tensor:
-        """Return the vectors of all rows, fp32 [B, D], for a batch of `TextSamples`."""
-        hidden = encode(self.encoder, batch["input_ids"], batch)
-        vectors = pooled(hidden, batch["attention_mask"], self._pooling, self.pooler)
-        return nn.functional.normalize(vectors, dim=-1) if self._normalize else vectors

@@ -29,10 +29,8 @@ _FAMILIES = {
     "albert": "cloze.model.families.albert",
     "electra": "cloze.model.families.electra",
     "distilbert": "cloze.model.families.distilbert",
-    "ltr": "cloze.model.families.ltr",
     "spanbert": "cloze.model.families.spanbert",
     "modern": "cloze.model.families.modern",
-    "longformer": "cloze.model.families.longformer",
     "deberta": "cloze.model.families.deberta",
 }
 FAMILIES: Table[ModuleType] = Table("families", "model family", _FAMILIES, ("family",))

@@ -212,8 +212,8 @@ def read_directory(
         model, state = convert(model, state, positions or model.max_position_embeddings)
     elif positions is not None and positions != model.max_position_embeddings:
         raise UsageError(
-            f"positions ({positions}) can be chosen where a model becomes another (--family "
-            f"longformer); leave it out"
+            f"positions ({positions}) can be chosen where --family makes another model of it; "
+            f"leave it out"
         )
     if head is None and "classifier.weight" not in state and "classifier.bias" not in state:
         imported = complete(model, state)

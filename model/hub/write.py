@@ -10,7 +10,7 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.fingerprints import artifact_fingerprint_of
 from cloze.core.artifacts.lineage import NearbyArtifacts
-from cloze.core.errors import ClozeError, DataError, UsageError
+from cloze.core.errors import ClozeError, UsageError
 from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.checkpoint import CONFIG, WEIGHTS, LoadedCheckpoint, copy_files, load_input
@@ -161,13 +161,12 @@ def write_directory(
         loaded: the checkpoint, see `in_form`.
         export_as: see `ExportConfig`.
     """
-    check_padding(loaded.heads, tokenizer.load(loaded.tokenizer), loaded.path)
+    pieces = tokenizer.load(loaded.tokenizer)
+    check_padding(loaded.heads, pieces, loaded.path)
     hub = hub_of(loaded.model.family, loaded.heads)
-    config = hub.to_config(loaded.model, loaded.heads, loaded.task) | _separator(loaded)
-    if hub.is_causal:
-        special = tokenizer.load(loaded.tokenizer).special
-        config |= {"bos_token_id": special.cls, "cls_token_id": special.cls}
-        config |= {"eos_token_id": special.sep, "sep_token_id": special.sep}
+    config = hub.to_config(loaded.model, loaded.heads, loaded.task)
+    separators = (*pieces.pair_frame.separator, pieces.special.sep).count(pieces.special.sep)
+    config |= hub.token_fields(loaded.heads, pieces.special, separators)
     if export_as == PRETRAINING:
         config["architectures"] = [hub.architecture(loaded.heads)]
     state = hub.to_state(loaded.state, loaded.heads, loaded.model)
@@ -189,26 +188,6 @@ def write_directory(
     if hub.is_causal or {"lm", "seq2seq"} & loaded.heads.keys():
         _write_generation_config(loaded, directory)
     return config
-
-
-def _separator(loaded: LoadedCheckpoint) -> dict[str, int]:
-    """Return the config field by which a class finds the question; empty if it does not look.
-
-    Raises:
-        DataError: the tokenizer puts fewer separators into a row than the class needs.
-    """
-    needed = hub_of(loaded.model.family).question_separators
-    if needed is None or "span" not in loaded.heads:
-        return {}
-    pieces = tokenizer.load(loaded.tokenizer)
-    found = (*pieces.pair_frame.separator, pieces.special.sep).count(pieces.special.sep)
-    if found != needed:
-        raise DataError(
-            f"span (a head of this {loaded.model.family} model) has no Hugging Face form with its "
-            f"tokenizer, which puts {found} separators into a row; transformers' class finds the "
-            f"question by {needed}, as RoBERTa's tokenizer puts them; predict with Cloze"
-        )
-    return {"sep_token_id": pieces.special.sep}
 
 
 def _write_sentence_transformers(loaded: LoadedCheckpoint, directory: str) -> None:

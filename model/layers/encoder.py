@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -211,6 +211,11 @@ class Encoder(nn.Module):
                 return run(embedded, layout, layout.slots.index_select(0, positions))
             return layout.put_back(run(embedded, layout, None))
         return run(self.embeddings(input_ids, token_type_ids, layout.positions), layout, positions)
+
+    def layout_of(self, ids: Tensor, batch: Mapping[str, Any]) -> BatchLayout | None:
+        """Return the layout that fields of a batch without one ask for; None: `rows`."""
+        del ids, batch
+        return None
 
     def rows(
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None

@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from cloze.model.layers.cpu import ACTIVATIONS, Linear, ModuleReference
 from cloze.model.layers.cross_entropy import VocabularyHead
@@ -175,26 +174,6 @@ def _first_states(hidden: Tensor, sequence_first: Tensor | None) -> Tensor:
     return hidden.gather(1, starts[:, :, None].expand_as(hidden))
 
 
-class TiedHead(VocabularyHead):
-    """Logits: states times word embeddings, without own matrices.
-
-    Args:
-        scale: factor of the states (T5: 1 / sqrt(D) with tied embeddings).
-        bias: V, size of a bias of the logits; 0: none.
-    """
-
-    def __init__(self, scale: float = 1.0, bias: int = 0) -> None:
-        super().__init__()
-        self.scale = scale
-        self.bias = nn.Parameter(torch.zeros(bias)) if bias else None
-        self.per_piece = ("bias",) if bias else ()
-
-    def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Any:
-        """Map hidden, float [..., D], and decoder_weight, float [V, D], to logits [..., V]."""
-        hidden = hidden * self.scale if self.scale != 1.0 else hidden
-        return self.project(hidden, decoder_weight, self.bias)
-
-
 class PredictionHead(nn.Module):
     """Dense layer, activation and norm, before the decoder in pretraining and before classifiers.
 
@@ -238,53 +217,6 @@ class PredictionDecoder(VocabularyHead):
     def forward(self, hidden: Tensor, decoder_weight: Tensor) -> Any:
         """Map hidden, float [M, D], and decoder_weight, float [V, D], to logits [M, V]."""
         return self.project(self.transform(hidden), decoder_weight, self.bias)
-
-
-class LastPooler(Pooler):
-    """Pooler on the last token's state."""
-
-    reads_first = False
-
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        return super().forward(last_state(hidden, attention_mask))
-
-
-class LstmPooler(Pooler):
-    """Bidirectional LSTM over the row; a vector of the row is pooled from its first state.
-
-    Args:
-        hidden_size: D; each direction has D / 2.
-    """
-
-    reads_first = False
-
-    def __init__(self, hidden_size: int) -> None:
-        super().__init__(hidden_size)
-        self.lstm = nn.LSTM(hidden_size, hidden_size // 2, batch_first=True, bidirectional=True)
-
-    def transform(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Map hidden, float [B, L, D], to the LSTM's states, float [B, L, D], 0 at padding."""
-        rows, length = hidden.shape[:2]
-        lengths = torch.full((rows,), length)
-        if attention_mask is not None:
-            # pack_padded_sequence wants lengths on the host, so this pooler waits for the device.
-            lengths = attention_mask.sum(dim=1).cpu()
-        packed = pack_padded_sequence(
-            hidden.float(), lengths, batch_first=True, enforce_sorted=False
-        )
-        states, _ = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=length)
-        return states.to(hidden.dtype)
-
-    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        return super().forward(self.transform(hidden, attention_mask))
-
-
-def last_state(hidden: Tensor, attention_mask: Tensor | None) -> Tensor:
-    """Return the last real token's state of every row: [B, L, D] to [B, 1, D]."""
-    if attention_mask is None:
-        return hidden[:, -1:]
-    last_index = attention_mask.sum(dim=1).clamp(min=1) - 1
-    return hidden[torch.arange(len(hidden), device=hidden.device), last_index].unsqueeze(1)
 
 
 def initialize(module: nn.Module, standard_deviation: float) -> None:

@@ -242,6 +242,17 @@ class WordSamples(TextSamples):
         fields = {FIRST: first} if self.labels is None else {FIRST: first, "labels": labels}
         return extend(batch, {name: torch.from_numpy(array) for name, array in fields.items()})
 
+    def by_sentence(self, rows: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        """Return the values of each sentence's words, [words, ...], at their first tokens.
+
+        Args:
+            rows: values of all tokens of each window, [L, ...].
+        """
+        parts: dict[int, list[npt.NDArray[Any]]] = {}
+        for window, first, row in zip(self.windows, self.first, rows, strict=True):
+            parts.setdefault(window.sentence, []).append(row[first])
+        return [np.concatenate(own) for own in parts.values()]
+
 
 def encode_words(
     sentences: Sequence[Sequence[str]],

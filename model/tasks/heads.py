@@ -13,7 +13,7 @@ BiLSTM's width.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from cloze.model.layers.cpu import Linear
 from cloze.model.layers.encoder import Encoder, layer_count, layer_states
 from cloze.model.layers.heads import MeanState, Pooler, initialize, mean_state
 from cloze.model.tasks.encode import SECOND
-from cloze.model.tasks.options import Frozen
+from cloze.model.tasks.options import FrozenLayers
 from cloze.model.tasks.task import Samples, Task, TaskMetadata
 from cloze.model.train.device_scalars import AsyncCopy
 
@@ -147,6 +147,14 @@ class TokenClassifier(nn.Module):
 
 
 # Frozen features.
+
+
+class Frozen(NamedTuple):
+    """States of a frozen encoder and the BiLSTM over them; task metadata has them as `frozen`."""
+
+    layers: FrozenLayers
+    lstm_size: int
+    lstm_layers: int
 
 
 def layers_read(choice: str, layers: int) -> list[int]:
@@ -286,7 +294,7 @@ def task_network(
     options = metadata.get("frozen")
     if not options:
         return task.network(backbone, config, metadata, dropout)
-    frozen = Frozen.model_validate(options)
+    frozen = Frozen(**options)
     wide_config = config.model_copy(update={"hidden_size": 2 * frozen.lstm_size})
     head = task.network(
         Backbone(encoder=_Identity(), pooler=MeanState()), wide_config, metadata, dropout

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from cloze.core.config import InputPath, StageConfig
 from cloze.core.options import known
@@ -27,7 +27,7 @@ def _several(value: object) -> object:
 Names = Annotated[tuple[str, ...], BeforeValidator(_several)]
 Columns = Annotated[tuple[str | int, ...], BeforeValidator(_several)]
 # Tables, which `open_table` reads, and files of one task: a function from path to records.
-_OFFICIAL = ("trees", "semeval2010", "tacred", "wic", "multirc")
+_OFFICIAL = ("trees", "multirc")
 FORMATS: Table[Any] = Table(
     "task_formats",
     "format of a task's files",
@@ -47,19 +47,6 @@ FrozenLayers = Literal[
     "sum-all",
     "sum-with-embeddings",  # Peters et al. 2018, equation 1
 ]
-
-
-class Frozen(StageConfig):
-    """Features of a frozen encoder; task metadata contains them under `frozen`."""
-
-    layers: FrozenLayers
-    """Hidden states of the encoder to use (BERT, table 7)."""
-
-    lstm_size: int = Field(ge=1)
-    """Width of the BiLSTM per direction."""
-
-    lstm_layers: int = Field(ge=1)
-    """Number of BiLSTM layers."""
 
 
 class TaskOptions(StageConfig):
@@ -174,30 +161,6 @@ class MultiLabelOptions(TextOptions):
 
     threshold: float = Field(default=0.5, gt=0, lt=1)
     """Probability above which a label is predicted."""
-
-
-class RelationOptions(TextOptions):
-    """Options of relation classification: two entities, marked by <e1>…</e1> and <e2>…</e2>."""
-
-    markers: Annotated[tuple[str, ...], Field(min_length=4, max_length=4)] = ("@", "@", "#", "#")
-    """Tokens before and after the first entity, and before and after the second one. Also unused
-    tokens of the vocabulary, such as [unused1]."""
-
-    typed: bool = False
-    """Write the entity's type after its opening marker; types are in the tags: <e1:PERSON>."""
-
-    delimiters: Annotated[tuple[str, ...], Field(max_length=4)] = ()
-    """Four delimiters of the entities in the file instead of tags, such as <<, >>, [[, ]]."""
-
-    negative: str = ""
-    """Label for no relation, excluded from micro F1."""
-
-    @field_validator("delimiters")
-    @classmethod
-    def _none_or_four(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if len(value) not in (0, 4) or not all(value):
-            raise ValueError("must be four texts: before and after each of the two entities")
-        return value
 
 
 class RegressionOptions(SentenceOptions):

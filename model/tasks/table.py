@@ -22,14 +22,13 @@ from cloze.model.tasks.options import (
     MultiLabelOptions,
     MultiTaskOptions,
     RegressionOptions,
-    RelationOptions,
     SpanOptions,
     TaggingOptions,
     TaskOptions,
     TaskSpec,
     TextOptions,
 )
-from cloze.model.tasks.text_tasks import RELATION_TASKS, SPLITS, TEXT_TASKS, row, superglue
+from cloze.model.tasks.text_tasks import SPLITS, TEXT_TASKS, row, superglue
 
 if TYPE_CHECKING:
     from cloze.model.tasks.task import Task
@@ -60,9 +59,6 @@ _KINDS = {
     ),
     "multilabel": TaskKind("cloze.model.tasks.kinds.multilabel:MultiLabel", MultiLabelOptions),
     "answers": TaskKind("cloze.model.tasks.kinds.answers:Answers", TextOptions, classes=True),
-    "relation": TaskKind(
-        "cloze.model.tasks.kinds.relation:Relation", RelationOptions, classes=True
-    ),
     "regression": TaskKind("cloze.model.tasks.kinds.texts:Regression", RegressionOptions),
     "choice": TaskKind("cloze.model.tasks.kinds.choice:Choice", ChoiceOptions),
     "package": TaskKind("cloze.model.tasks.kinds.package:Package", TaskOptions, classes=True),
@@ -112,7 +108,6 @@ def _conll2003(columns: str = "", **options: Any) -> TaskSpec:
 
 _TASKS = {
     **TEXT_TASKS,
-    **RELATION_TASKS,
     # multiple choice
     "swag": row(  # Zellers et al. 2018
         "choice", "swag", "", "context=sent1, start=sent2, label=label",
@@ -188,7 +183,7 @@ _TASKS = {
     "package": row("package"),
     MULTITASK: row(MULTITASK),
     "classification": row("classification", "", "accuracy, macro_f1"),
-    **{kind: row(kind) for kind in ("multilabel", "relation", "regression", "choice", "tagging")},
+    **{kind: row(kind) for kind in ("multilabel", "regression", "choice", "tagging")},
 }  # fmt: skip
 TASKS: Table[TaskSpec] = Table("tasks", "task", _TASKS, ("task", "test_on", "tasks"))
 TaskName = Annotated[str, known(TASKS, "no such task")]

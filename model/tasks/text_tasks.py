@@ -12,10 +12,10 @@ from cloze.model.tasks.options import TaskSpec
 
 SPLITS = ("train", "dev", "test")
 SUPERGLUE = {"train": "train.jsonl", "dev": "val.jsonl", "test": "test.jsonl"}
-_BINARY, _TRUTH = ("0", "1"), ("false", "true")
+_BINARY, TRUTH = ("0", "1"), ("false", "true")
 _ENTAILED = ("entailment", "not_entailment")
 _NLI = ("entailment", "neutral", "contradiction")
-_TEXT, _NAMED = "text=text, label=label", "text=text, pair=pair, label=label, id=id"
+_TEXT, NAMED = "text=text, label=label", "text=text, pair=pair, label=label, id=id"
 _PAIR = "text=sentence1, pair=sentence2, label=label"
 _GOLD = "text=sentence1, pair=sentence2, label=gold_label"
 # Id column of GLUE's test files, needed for submissions.
@@ -80,7 +80,7 @@ def _sick(kind: str, metrics: str, label: str, **options: Any) -> TaskSpec:
     return row(kind, "SICK", metrics, columns, format="tsv", files=files, splits=splits, **options)
 
 
-def _scibert(kind: str, folder: str, metrics: str, **options: Any) -> TaskSpec:
+def scibert(kind: str, folder: str, metrics: str, **options: Any) -> TaskSpec:
     """Return a task in the files of SciBERT's repository: JSON lines that are called .txt."""
     files = {split: (f"{split}.txt", f"{split}.jsonl") for split in SPLITS}
     return row(kind, folder, metrics, _TEXT, format="jsonl", files=files, **options)
@@ -158,10 +158,10 @@ TEXT_TASKS: dict[str, TaskSpec] = {
     "sst2-trees": _trees({"1": "0", "3": "1", "4": "1"}, labels=_BINARY, unlabelled=("2",)),
     # SuperGLUE (Wang et al. 2019)
     "boolq": superglue("classification", "BoolQ", "accuracy",
-                       "text=question, pair=passage, label=label, id=idx", labels=_TRUTH),
+                       "text=question, pair=passage, label=label, id=idx", labels=TRUTH),
     "cb": superglue("classification", "CB", "macro_f1, accuracy",
                     "text=premise, pair=hypothesis, label=label, id=idx", labels=_NLI),
-    "multirc": superglue("answers", "MultiRC", "", _NAMED, labels=_BINARY, format="multirc"),
+    "multirc": superglue("answers", "MultiRC", "", NAMED, labels=_BINARY, format="multirc"),
     # BabyLM (babylm-org/babylm-eval): pairs of texts, and at most 10,000 of MNLI and QQP
     "babylm-boolq": _babylm("boolq", "text=question, pair=passage"),
     "babylm-mnli": _babylm("mnli", "text=premise, pair=hypothesis", labels=("0", "1", "2")),
@@ -175,40 +175,8 @@ TEXT_TASKS: dict[str, TaskSpec] = {
         "wsc", 'text=Does "{span2_text}" refer to "{span1_text}" in this passage?, pair=text'
     ),
     # citation intent (Cohan et al. 2019; Jurgens et al. 2018)
-    "scicite": _scibert("classification", "scicite", "macro_f1, accuracy",
+    "scicite": scibert("classification", "scicite", "macro_f1, accuracy",
                         labels=("background", "method", "result")),
     # in the files of SciCite's repository
     "acl-arc": row("classification", "acl-arc", "macro_f1, accuracy", "text=text, label=intent"),
-}  # fmt: skip
-
-_SEMEVAL_RELATIONS = (
-    *("Cause-Effect", "Component-Whole", "Content-Container", "Entity-Destination"),
-    *("Entity-Origin", "Instrument-Agency", "Member-Collection", "Message-Topic"),
-    "Product-Producer",
-)
-_BRACKETS = ("<<", ">>", "[[", "]]")
-RELATION_TASKS: dict[str, TaskSpec] = {
-    "semeval2010": row(  # task 8 (Hendrickx et al. 2010), without a dev split: a tenth
-        "relation", "SemEval2010_task8_all_data", "directed_f1, accuracy",
-        "text=text, label=label, id=id", format="semeval2010", folds=10,
-        files={
-            **dict.fromkeys(("train", "dev"), ("TRAIN_FILE.TXT",
-                                               "SemEval2010_task8_training/TRAIN_FILE.TXT")),
-            "test": ("TEST_FILE_FULL.TXT", "SemEval2010_task8_testing_keys/TEST_FILE_FULL.TXT",
-                     "TEST_FILE.txt", "SemEval2010_task8_testing/TEST_FILE.txt"),
-        },
-        labels=("Other", *(f"{relation}({way})" for relation in _SEMEVAL_RELATIONS
-                           for way in ("e1,e2", "e2,e1"))),
-    ),
-    "tacred": row(  # Zhang et al. 2017
-        "relation", "tacred", "", "text=text, label=label, id=id", format="tacred",
-        files={split: (f"{split}.json", f"data/json/{split}.json") for split in SPLITS},
-        negative="no_relation",
-    ),
-    # Kringelum et al. 2016; Luan et al. 2018. Micro F1 of ChemProt is its accuracy.
-    "chemprot": _scibert("relation", "chemprot", "accuracy, macro_f1", delimiters=_BRACKETS),
-    "scierc": _scibert("relation", "sciie-relation-extraction", "macro_f1, accuracy",
-                       delimiters=_BRACKETS),
-    # SuperGLUE: the same word in two sentences
-    "wic": superglue("relation", "WiC", "accuracy", _NAMED, labels=_TRUTH, format="wic"),
 }  # fmt: skip

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from cloze.core import random_keys
 from cloze.core.errors import UsageError
-from cloze.model.data.batch import collate, empty_batch
+from cloze.model.data.batch import empty_batch
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.models import attach, without_training_modules
-from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import enable_activation_checkpointing
 from cloze.model.objectives import still_untrained
 from cloze.model.objectives.distillation import RECORDED, Comparison, add_projection
 from cloze.model.random_streams import Stream
 from cloze.model.train import compile_policy
-from cloze.model.train.compile_policy import StepTimes, WorkEstimate
+from cloze.model.train.compile_policy import WorkEstimate
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.data import objective_weights
 from cloze.model.train.optimizers import DEFAULT_OPTIMIZER
@@ -101,8 +98,8 @@ def build_model(start: Start) -> BuiltModel:
     engine = replace(engine, levers=usable_levers(execution.gpu_levers, context, notes))
     # fsdp gathers weights between the layers at both of its stages; a CPU compiles the whole step.
     gathers = world.device.type == "cpu" if engine.name == "fsdp" else engine.zero == 3
-    compiled = _compiled(start, scoring, plan, layout, gathers)
     work = WorkEstimate.of_rank(config, plan, start.info.length, world.size)
+    compiled = _compiled(start, work, gathers)
     notes += [
         note for lever in engine.levers if (note := lever.prepare(network, context, compiled))
     ]
@@ -155,16 +152,9 @@ def _plan(start: Start, rows: int | None) -> micro_batch.BatchPlan:
     return micro_batch.plan(start.config.global_batch, rows, cost, world)
 
 
-def _compiled(
-    start: Start,
-    scoring: PretrainModule,
-    plan: micro_batch.BatchPlan,
-    layout: Callable[[bool], LayoutKind],
-    gathers: bool,
-) -> bool:
+def _compiled(start: Start, work: WorkEstimate, gathers: bool) -> bool:
     """Return True if the training step is compiled; rank 0 decides."""
-    config, execution, world = start.config, start.build.execution, start.world
-    train = start.data.train
+    execution, world = start.build.execution, start.world
     uncompiled = [each.uncompiled for each in start.companions if each.uncompiled]
     if start.teacher is not None and RECORDED & set(start.names):
         uncompiled.append("a teacher's states")
@@ -176,33 +166,13 @@ def _compiled(
         execution.compile,
         start.own.run.compiled if start.own else None,
         start.model,
-        train,
         world.device,
         gathers,
         start.directions,
         execution.activation_checkpointing,
     )
-
-    def first_batch(compiled: bool) -> Batch:
-        numbers = np.arange(plan.micro_batch)
-        return collate(
-            train.take(numbers % len(train), np.zeros_like(numbers)),
-            pad=start.info.special.pad,
-            longest=start.info.length,
-            fixed_predictions=train.most_predictions() if compiled else None,
-            layout=layout(compiled),
-            directions=start.directions,
-            samples=numbers,
-        )
-
-    def measure() -> StepTimes:
-        if world.is_rank_zero:
-            start.build.report.progress(0, None, "steps", {"step": "measuring compiled steps"})
-        return compile_policy.measure_steps(scoring, first_batch(False), first_batch(True))
-
     if decision is None:
-        work = WorkEstimate.of_rank(config, plan, start.info.length, world.size)
-        decision = compile_policy.decide(work, start.model, scoring.precision, world, measure)
+        decision = compile_policy.decide_on_gpu(start.model, work)
     if decision.reason:
         start.notes.append(f"{'' if decision.compiled else 'not '}compiled: {decision.reason}")
     return bool(world.decide_on_rank_zero(lambda: int(decision.compiled)))

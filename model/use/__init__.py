@@ -1,1 +1,1 @@
-"""Inference from a checkpoint: the door for verbs, fill-mask, scores, embeddings, merging."""
+"""Inference from a checkpoint: the door for verbs, fill-mask, scores, merging."""

@@ -116,14 +116,30 @@ class FillMaskPipeline:
         return Question(text=text, ids=ids, masks=masks)
 
     def answer(self, questions: Sequence[Question], top_k: int) -> list[list[list[Candidate]]]:
-        """Answer each question as `fill` does; `BATCH` texts of similar length run together."""
-        answers: list[list[list[Candidate]]] = [[] for _ in questions]
+        """Answer each question as `fill` does."""
+        return [candidates for candidates, _ in self.ranked(questions, top_k)]
+
+    def ranked(
+        self, questions: Sequence[Question], top_k: int
+    ) -> list[tuple[list[list[Candidate]], int | None]]:
+        """Return each question's answer, and of a probe its label's rank among all tokens.
+
+        `BATCH` texts of similar length run together. The rank of a label that is not one token is
+        None.
+        """
+        answers: list[tuple[list[list[Candidate]], int | None]] = [([], None) for _ in questions]
         order = sorted(range(len(questions)), key=lambda number: -len(questions[number].ids))
         for begin in range(0, len(order), BATCH):
-            rows = order[begin : begin + BATCH]
-            candidates = iter(self._candidates([questions[number] for number in rows], top_k))
-            for number in rows:
-                answers[number] = [next(candidates) for _ in questions[number].masks]
+            group = [questions[number] for number in order[begin : begin + BATCH]]
+            logits = self._logits(group)
+            candidates = iter(self._candidates(group, logits, top_k))
+            first = 0  # mask of the question, among those of the group
+            for number, question in zip(order[begin:], group, strict=False):
+                rank, label = None, question.label
+                if label is not None and label >= 0:
+                    rank = 1 + int((logits[first] > logits[first, label]).sum())
+                answers[number] = [next(candidates) for _ in question.masks], rank
+                first += len(question.masks)
         return answers
 
     def probe(self, text: str, word: str, relation: str) -> Question:
@@ -139,21 +155,6 @@ class FillMaskPipeline:
         same = (*ids[1:mask], token, *ids[mask + 1 : -1]) == tuple(filled)
         label = token if same and token not in self.pieces.special.ids else -1
         return replace(question, label=label, relation=relation)
-
-    def ranks(self, probes: Sequence[Question]) -> list[int | None]:
-        """Return the rank of each probe's label among all tokens; None: it is not one token."""
-        ranks: list[int | None] = []
-        for begin in range(0, len(probes), BATCH):
-            group = probes[begin : begin + BATCH]
-            logits = self._logits(group)
-            labels = torch.tensor([max(0, probe.label or 0) for probe in group])
-            right = logits.gather(1, labels.to(logits.device)[:, None])
-            found = (1 + (logits > right).sum(dim=1)).tolist()
-            ranks += (
-                None if probe.label == -1 else rank
-                for probe, rank in zip(group, found, strict=True)
-            )
-        return ranks
 
     def _logits(self, questions: Sequence[Question]) -> torch.Tensor:
         """Return the logits of all masks of the questions, in order: float32 [masks, V]."""
@@ -179,11 +180,11 @@ class FillMaskPipeline:
             logits: torch.Tensor = self.model(move(batch, self._device))["mlm_logits"]
         return logits.float()
 
-    def _candidates(self, questions: Sequence[Question], top_k: int) -> list[list[Candidate]]:
-        """Return the candidates of all masks of the questions, in order."""
-        with torch.inference_mode():
-            probabilities = self._logits(questions).softmax(dim=-1)
-            best = probabilities.topk(min(top_k, probabilities.shape[-1]), dim=-1)
+    def _candidates(
+        self, questions: Sequence[Question], logits: torch.Tensor, top_k: int
+    ) -> list[list[Candidate]]:
+        """Return the candidates of all masks of the questions, in order, from their logits."""
+        best = logits.softmax(dim=-1).topk(min(top_k, logits.shape[-1]), dim=-1)
         top_tokens = zip(best.values.tolist(), best.indices.tolist(), strict=True)
         origins = (
             (question.text, number)
@@ -226,18 +227,15 @@ class FillMask(Verb[Question]):
             return self._filler.probe(text, word, relation)
 
     def answer(self, encoded: Sequence[Question]) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = [
-            {"predictions": predictions}
-            for predictions in self._filler.answer(encoded, self._top_k)
-        ]
-        probes = [number for number, question in enumerate(encoded) if question.label is not None]
-        ranks = self._filler.ranks([encoded[number] for number in probes])
-        for number, rank in zip(probes, ranks, strict=True):
-            found[number]["rank"] = rank
-            if rank is None:
-                self._dropped += 1
-            else:
-                self._ranks.setdefault(encoded[number].relation or "", []).append(rank)
+        found: list[dict[str, Any]] = []
+        ranked = self._filler.ranked(encoded, self._top_k)
+        for question, (predictions, rank) in zip(encoded, ranked, strict=True):
+            found.append({"predictions": predictions})
+            if question.label is not None:
+                found[-1]["rank"] = rank
+                self._dropped += rank is None
+            if rank is not None:
+                self._ranks.setdefault(question.relation or "", []).append(rank)
         return found
 
     def finish(self) -> dict[str, Any]:

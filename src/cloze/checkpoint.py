@@ -254,7 +254,7 @@ class Checkpoint:
         Raises:
             UsageError: a text is empty.
         """
-        from cloze.model.use.embed import EmbeddingPipeline
+        from cloze.labs.embed import EmbeddingPipeline
         from cloze.model.use.request import texts_of
 
         vectors = self._open(EmbeddingPipeline).embed(texts_of(texts, "texts"))

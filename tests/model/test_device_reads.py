@@ -18,21 +18,20 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
+from cloze.labs import embed as embedding
+from cloze.labs.embed import EmbeddingPipeline
 from cloze.model.data.batch import move
 from cloze.model.families.models import new_model
 from cloze.model.layers.encoder import Encoder
 from cloze.model.tasks import predict as predicting
 from cloze.model.tasks.formats.texts import LabelledTexts
-from cloze.model.tasks.heads import FrozenNetwork
-from cloze.model.tasks.options import Frozen
+from cloze.model.tasks.heads import Frozen, FrozenNetwork
 from cloze.model.tasks.predict import FinetunedModel
 from cloze.model.train.device_scalars import BEHIND, AsyncCopy, read_async
 from cloze.model.train.distributed import World
 from cloze.model.train.evaluate.heldout import evaluate
 from cloze.model.train.setup import prepare
-from cloze.model.use import embed as embedding
 from cloze.model.use import scorer as scoring
-from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.scorer import SentenceScorer
 from tests.model.datasets import write_dataset
 from tests.model.stand_in import META, READ, RUN, Order, stand_in

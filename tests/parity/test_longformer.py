@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
 from cloze.core.stages.execute import execute
+from cloze.labs.longformer.longformer import convert
 from cloze.model import checkpoint
-from cloze.model.families.longformer import convert
 from cloze.model.families.models import Backbone, load_model
 from cloze.model.hub.read import import_directory
 from cloze.model.hub.stages import EXPORT, ExportConfig

@@ -16,7 +16,6 @@ from cloze.model.tasks.finetune.config import SPLITS, FinetuneConfig
 from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit
 from cloze.model.tasks.finetune.start import starting_point
 from cloze.model.tasks.notes import repeats, split_notes
-from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.table import KINDS, TASKS, kind_inputs, load_task
 from cloze.model.tasks.task import Metrics, Task, check_labelled, encoded, task_source
 from cloze.model.tasks.teacher import load_task_teacher
@@ -138,10 +137,8 @@ def prepare(
         **task.open(build, start, pieces, config.max_length),
     }
     if config.frozen is not None:
-        frozen = Frozen(
-            layers=config.frozen, lstm_size=config.lstm_size, lstm_layers=config.lstm_layers
-        )
-        metadata["frozen"] = frozen.model_dump()
+        sizes = {"lstm_size": config.lstm_size, "lstm_layers": config.lstm_layers}
+        metadata["frozen"] = {"layers": config.frozen, **sizes}
     max_length = int(metadata["max_length"])
     splits = {
         name: encoded(task, own, metadata, pieces, max_length) for name, own in examples.items()

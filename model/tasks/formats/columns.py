@@ -224,10 +224,8 @@ def read_columns(
     tag_column = _column(options, "tag", -1, width, file)
     if tag_column == word_column:
         return examples
-    tags = [[as_label(lines[number][tag_column]) for number in numbers] for numbers in sentences]
-    if options.scheme != "entities":
-        return dataclasses.replace(examples, tags=tags, scheme="plain")
-    return _with_entities(examples, tags)
+    tags = [[lines[number][tag_column] for number in numbers] for numbers in sentences]
+    return _with_tags(examples, tags, options)
 
 
 def _read_rows(files: Sequence[str], options: TaggingOptions) -> TaggedWords:
@@ -266,10 +264,7 @@ def _read_rows(files: Sequence[str], options: TaggingOptions) -> TaggedWords:
     )
     if len(named) == 1:
         return examples
-    tags = [[as_label(tag) for tag in own[1]] for own in sentences]
-    if options.scheme != "entities":
-        return dataclasses.replace(examples, tags=tags, scheme="plain")
-    return _with_entities(examples, tags)
+    return _with_tags(examples, [own[1] for own in sentences], options)
 
 
 def _is_mark(columns: Sequence[str]) -> bool:
@@ -317,8 +312,13 @@ def _column(options: TaggingOptions, role: str, default: int, width: int, file: 
     return column % width
 
 
-def _with_entities(examples: TaggedWords, tags: Sequence[Sequence[str]]) -> TaggedWords:
-    """Return the examples with the entities of the file's tags."""
+def _with_tags(
+    examples: TaggedWords, tags: Sequence[Sequence[str]], options: TaggingOptions
+) -> TaggedWords:
+    """Return the examples with the file's tags, as labels of words or as entities."""
+    tags = [[as_label(tag) for tag in own] for own in tags]
+    if options.scheme != "entities":
+        return dataclasses.replace(examples, tags=tags, scheme="plain")
     for sentence, sentence_tags in enumerate(tags):
         for word, tag in enumerate(sentence_tags):
             if not ENTITY_TAG.fullmatch(tag):

@@ -1,8 +1,4 @@
-"""Files of one task that are no tables, read as records: one mapping of columns per example.
-
-Marked entities become the tags of SemEval-2010's own file, `<e1>…</e1>` and `<e2>…</e2>`, with the
-entity's type as in `<e1:PERSON>` if the file has one (`cloze.model.tasks.kinds.relation`).
-"""
+"""Files of one task that are no tables, read as records: one mapping of columns per example."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ Record = tuple[str, Mapping[str, Any]]  # file and line, for messages; values by
 # Characters that the Penn Treebank's files escape.
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
 TREE_TOKEN = re.compile(r"[()]|[^()\s]+")
-SENTENCE = re.compile(r'(\d+)\t"?(.*?)"?\s*')
 
 
 def unescaped(word: str) -> str:
@@ -49,51 +44,6 @@ def trees(path: str) -> Iterator[Record]:
             raise DataError(f"{location}: a bracket of the tree is not closed; correct the line")
 
 
-def semeval2010(path: str) -> Iterator[Record]:
-    """Iterate over SemEval-2010's task 8: a numbered sentence, a relation, and a comment.
-
-    Columns: id, text, and label, empty if the file has none.
-    """
-    record: dict[str, str] | None = None
-    location = path
-    for number, line in text_lines(path):
-        if sentence := SENTENCE.fullmatch(line):
-            if record:
-                yield location, record
-            location = f"{path}, line {number}"
-            record = {"id": sentence[1], "text": sentence[2], "label": ""}
-        elif line.strip() and not line.startswith("Comment"):
-            if record is None or record["label"]:
-                raise DataError(
-                    f"{path}, line {number}: neither a numbered sentence, a relation nor a "
-                    f"comment; use a file of SemEval-2010's task 8"
-                )
-            record["label"] = line.strip()
-    if record:
-        yield location, record
-
-
-def _tacred(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield an example of TACRED (Zhang et al. 2017); its ends are inclusive."""
-    words = [unescaped(word) for word in row["token"]]
-    for entity, name in (("1", "subj"), ("2", "obj")):
-        begin, end = int(row[f"{name}_start"]), int(row[f"{name}_end"])
-        words[begin] = f"<e{entity}:{row[f'{name}_type']}>{words[begin]}"
-        words[end] += f"</e{entity}>"
-    yield {"id": row["id"], "text": " ".join(words), "label": row.get("relation")}
-
-
-def _wic(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield an example of SuperGLUE's WiC: one word in two sentences."""
-    texts = []
-    for entity in "12":
-        text, begin, end = (row[f"{name}{entity}"] for name in ("sentence", "start", "end"))
-        marked = f"<e{entity}>{text[begin:end]}</e{entity}>"
-        texts.append(text[:begin] + marked + text[end:])
-    example = {"id": row["idx"], "text": texts[0], "pair": texts[1]}
-    yield {**example, **({"label": row["label"]} if "label" in row else {})}
-
-
 def _multirc(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the answers of SuperGLUE's MultiRC; the id has the numbers of passage and question."""
     for question in row["passage"]["questions"]:
@@ -106,7 +56,7 @@ def _multirc(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             }
 
 
-def _json(
+def json_records(
     convert: Callable[[Mapping[str, Any]], Iterator[dict[str, Any]]], name: str, is_list: bool
 ) -> Callable[[str], Iterator[Record]]:
     """Return a reader of JSON lines, or of a list of objects, that converts each object."""
@@ -133,6 +83,4 @@ def _objects(path: str) -> Sequence[Any]:
     return rows
 
 
-tacred = _json(_tacred, "TACRED", is_list=True)
-wic = _json(_wic, "WiC", is_list=False)
-multirc = _json(_multirc, "MultiRC", is_list=False)
+multirc = json_records(_multirc, "MultiRC", is_list=False)

@@ -20,7 +20,7 @@ from cloze.model.layers.batch import IGNORE_INDEX
 from cloze.model.tasks import metrics
 from cloze.model.tasks.encode import FIRST, WordSamples, encode_words
 from cloze.model.tasks.formats.columns import TaggedWords, read_columns
-from cloze.model.tasks.formats.tag_schemes import OUTSIDE, Entity, entities, joined_labels
+from cloze.model.tasks.formats.tag_schemes import Entity, entities, joined_labels
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.options import TaggingOptions, TaskOptions
 from cloze.model.tasks.task import Loss, Member, Metrics, Samples, Task, TaskMetadata, mean_array
@@ -126,17 +126,9 @@ class Tagging(Task[TaggedWords, Tags]):
 
     def decode(self, answers: Sequence[Any], examples: TaggedWords, samples: Samples) -> Tags:
         assert isinstance(samples, WordSamples)
-        tags: list[list[str]] = [[OUTSIDE] * len(words) for words in examples.words]
-        scores = [np.zeros(len(words), dtype=np.float32) for words in examples.words]
-        for window, first_tokens, (numbers, probabilities) in zip(
-            samples.windows, samples.first, answers, strict=True
-        ):
-            begin, end = window.own
-            tags[window.sentence][begin:end] = [
-                examples.label_names[number] for number in numbers[first_tokens]
-            ]
-            scores[window.sentence][begin:end] = probabilities[first_tokens]
-        return Tags(tags=tags, scores=scores)
+        numbers, scores = (samples.by_sentence([row[i] for row in answers]) for i in range(2))
+        names = examples.label_names
+        return Tags(tags=[[names[tag] for tag in own] for own in numbers], scores=scores)
 
     def member_outputs(self, outputs: Tensor, batch: Mapping[str, Any]) -> Tensor:
         """Return the probabilities of all tags at all positions, fp32 [B, L, labels]."""
@@ -144,7 +136,10 @@ class Tagging(Task[TaggedWords, Tags]):
 
     def combine(self, members: Sequence[Member], examples: TaggedWords) -> Tags:
         """Return each word's most probable tag by the mean of the members' probabilities."""
-        by_member = [_by_sentence(member, examples) for member in members]
+        by_member = []
+        for samples, answers in ((member.samples, member.answers) for member in members):
+            assert isinstance(samples, WordSamples)
+            by_member.append(samples.by_sentence(answers))
         means = [mean_array(sentences) for sentences in zip(*by_member, strict=True)]
         names = examples.label_names
         return Tags(
@@ -197,19 +192,6 @@ class Tagging(Task[TaggedWords, Tags]):
         """Write the file's lines with an additional column of predicted tags, in its scheme."""
         lines = "".join(f"{line}\n" for line in examples.rows(predictions.tags))
         storage.write_bytes(storage.join(directory, self.predictions), lines.encode("utf-8"))
-
-
-def _by_sentence(member: Member, examples: TaggedWords) -> list[npt.NDArray[np.float32]]:
-    """Return the tag probabilities of each sentence's words, [words, labels] each."""
-    samples, labels = member.samples, len(examples.label_names)
-    assert isinstance(samples, WordSamples)
-    sentences = [np.zeros((len(words), labels), dtype=np.float32) for words in examples.words]
-    for window, first_tokens, probabilities in zip(
-        samples.windows, samples.first, member.answers, strict=True
-    ):
-        begin, end = window.own
-        sentences[window.sentence][begin:end] = probabilities[first_tokens]
-    return sentences
 
 
 def _numbers(gold: metrics.Tags, predicted: metrics.Tags) -> tuple[I64, I64, I64]:

@@ -19,6 +19,7 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
 from cloze.flows.graph import config as configs
 from cloze.flows.graph.nodes import Node
+from cloze.labs.embed import EmbeddingPipeline
 from cloze.model import checkpoint
 from cloze.model.data.batch import move
 from cloze.model.families.config import ModelConfig
@@ -39,7 +40,6 @@ from cloze.model.train.setup import prepare
 from cloze.model.train.spec.engine_choice import EngineConfig
 from cloze.model.train.spec.interfaces import BatchSource, TrainModule
 from cloze.model.train.spec.train_spec import TrainingHyperparameters
-from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.scorer import SentenceScorer
 from cloze.pipeline import tokenizer
 from tests.flows.presets.reading import OF_A_CHECKPOINT, Load

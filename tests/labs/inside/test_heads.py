@@ -28,8 +28,8 @@ from cloze.labs.inside.plots import head_pictures
 from cloze.labs.inside.stages import HEADS as STAGE
 from cloze.labs.inside.stages import HeadsConfig
 from cloze.model.data.shards import ShardedRows
+from tests.labs.test_embed import write_t5
 from tests.model.datasets import write_dataset
-from tests.model.use.test_embed import write_t5
 from tests.tiny_models import PIECES, write_checkpoint
 
 TEXTS = ["the cats sat on the mat.", "a dog ran", "the park of paris, the capital . is . a park"]

@@ -17,13 +17,13 @@ from cloze.core.errors import StoppedError, UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext, Reporter
+from cloze.labs.embed import EmbeddingPipeline
 from cloze.labs.retrieval.realm import RealmCompanion, RetrievalModule, Retriever, load_retrieval
 from cloze.model import checkpoint
 from cloze.model.data.batch import collate
 from cloze.model.data.shards import ShardedRows
 from cloze.model.families.models import load_model, new_model
 from cloze.model.train.stage import STAGE
-from cloze.model.use.embed import EmbeddingPipeline
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.labs.retrieval.test_index import index
@@ -266,8 +266,8 @@ def test_the_copies_move_on_at_their_steps(made: dict[str, str], tmp_path: Path)
 
 
 def test_copies_have_no_dropout_while_the_retriever_trains() -> None:
+    from cloze.labs.embed import BiEncoder
     from cloze.model.families.models import new_backbone
-    from cloze.model.families.pretraining import BiEncoder
 
     retriever = Retriever(BiEncoder(*new_backbone(tiny_config()), "mean", True))
     retriever.train()

@@ -13,6 +13,7 @@ from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
+from cloze.labs.embed import EmbeddingPipeline
 from cloze.labs.retrieval.passages import Passage, best
 from cloze.labs.retrieval.search import SMOOTHING, CorpusAnswers, Reading, Search, Searcher
 from cloze.labs.retrieval.stages import AnswerCorpusConfig, SearchConfig
@@ -20,7 +21,6 @@ from cloze.labs.selection.stages import VECTORS, VectorsConfig
 from cloze.labs.serving.predictors import QuestionAnsweringPipeline
 from cloze.labs.vectors import vectors_file_name
 from cloze.model import checkpoint
-from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.request import Request
 from tests.labs.retrieval.test_index import index
 from tests.pipeline.corpus.corpora import write_corpus

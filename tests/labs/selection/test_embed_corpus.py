@@ -15,11 +15,11 @@ from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
 from cloze.flows.graph.stages import executable
+from cloze.labs.embed import EmbeddingPipeline
 from cloze.labs.selection.embed_corpus import windows_of
 from cloze.labs.selection.stages import SEMDEDUP as STAGE
 from cloze.labs.selection.stages import VECTORS, SemDedupConfig, VectorsConfig
 from cloze.labs.vectors import SCALE, read_vectors
-from cloze.model.use.embed import EmbeddingPipeline
 from tests.pipeline.corpus.corpora import rows, write_corpus
 from tests.tiny_models import write_checkpoint
 

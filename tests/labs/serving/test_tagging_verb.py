@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from cloze.core.errors import UsageError
 from cloze.flows.cli import cloze
 from cloze.labs.serving.predictors import TokenClassificationPipeline
-from cloze.model.use.word_vectors import between_spaces, words_of
+from cloze.labs.word_vectors import between_spaces, words_of
 from tests.model.tasks.columns import sentences, write_columns
 from tests.model.tasks.stages import finetune, settings
 

@@ -20,7 +20,7 @@ from tests.tiny_models import VARIANTS, tiny_config
 
 FILE = Path(__file__).with_suffix(".txt")
 TABLES = (
-    "model_type", "aliases", "objectives", "task_rows", "refused", "question_separators", "legacy", "base",
+    "model_type", "aliases", "objectives", "task_rows", "refused", "legacy", "base",
     "unexported", "encoder_alone", "defaults",
 )  # fmt: skip
 TASK = {"task": "t", "labels": ["no", "yes"], "problem_type": "single_label_classification"}

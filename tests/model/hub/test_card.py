@@ -17,7 +17,7 @@ from cloze.core.artifacts.artifact import Manifest, write_manifest
 from cloze.model import checkpoint
 from cloze.model.families.hub_format import exportable
 from cloze.model.hub.write import in_form, write_directory
-from tests.model.use.test_embed import write_tuned
+from tests.labs.test_embed import write_tuned
 from tests.parity.pretrained import write_pretrained
 from tests.slices import few
 from tests.tiny_models import write_classifier

@@ -19,7 +19,7 @@ from cloze.model.families.hub_format import EMBEDDING, exportable, hub_of
 from cloze.model.hub.parity import STATES, our_logits
 from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
 from cloze.pipeline import tokenizer
-from tests.model.use.test_embed import TEXTS
+from tests.labs.test_embed import TEXTS
 from tests.parity.pretrained import write_pretrained
 from tests.tiny_models import write_classifier
 

@@ -15,9 +15,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cloze.core.errors import DataError
+from cloze.labs.embed import EmbeddingPipeline
 from cloze.model.hub.parity import largest_difference
 from cloze.model.hub.stages import IMPORT
-from cloze.model.use.embed import EmbeddingPipeline
 from tests.model.hub.test_import_forms import SIZES, imported, saved, seeded
 
 transformers = pytest.importorskip("transformers")

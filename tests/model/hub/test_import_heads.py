@@ -9,12 +9,12 @@ import pytest
 
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
+from cloze.labs.embed import EmbeddingPipeline
 from cloze.model import checkpoint
 from cloze.model.families.registry import FAMILIES
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from cloze.model.objectives import still_untrained
 from cloze.model.tensors import read_tensors
-from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
 from cloze.model.use.scorer import SentenceScorer
 from tests.model.hub.test_import_forms import SIZES, imported, saved, seeded, transformers

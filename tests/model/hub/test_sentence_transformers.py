@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+from cloze.labs.embed import EmbeddingPipeline
 from cloze.model import checkpoint
 from cloze.model.hub.write import write_directory
-from cloze.model.use.embed import EmbeddingPipeline
-from tests.model.use.test_embed import TEXTS, write_tuned
+from tests.labs.test_embed import TEXTS, write_tuned
 
 VARIANTS = [("mean", True), ("mean", False), ("first", True)]
 

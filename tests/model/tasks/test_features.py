@@ -17,13 +17,13 @@ from cloze.model.families.models import new_backbone
 from cloze.model.families.registry import config_class
 from cloze.model.tasks.heads import (
     FeatureBiLSTM,
+    Frozen,
     FrozenNetwork,
     check_frozen,
     layers_read,
     new_network,
     task_network,
 )
-from cloze.model.tasks.options import Frozen
 from cloze.model.tasks.table import load_task
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.columns import sentences, write_columns

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from cloze.labs.relations.relation import MARKS
 from cloze.model.tasks.encode import encode, encode_words
 from cloze.model.tasks.formats.squad import Answer, SquadExamples
 from cloze.model.tasks.formats.texts import LabelledTexts
-from cloze.model.tasks.kinds.relation import MARKS
 from cloze.model.tasks.options import SpanOptions
 from cloze.model.tasks.span_windows import BOUNDS, STARTS, encode_questions
 from cloze.model.tasks.table import load_task

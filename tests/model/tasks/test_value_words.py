@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from cloze.core.errors import DataError
+from cloze.labs.relations.official import SENTENCE
 from cloze.model.tasks.files import split_file
-from cloze.model.tasks.formats.official import SENTENCE
 from cloze.model.tasks.formats.table_files import as_text
 from cloze.model.tasks.options import TextOptions
 

@@ -23,7 +23,7 @@ from cloze.core.stages.stage import Reporter
 from cloze.model.data.sampler import micro_batch_ranges
 from cloze.model.families.registry import model_config
 from cloze.model.train import compile_policy
-from cloze.model.train.compile_policy import StepTimes, WorkEstimate
+from cloze.model.train.compile_policy import WorkEstimate
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.distributed import World, assign_owners
 from cloze.model.train.evaluate.heldout import EvaluationSchedule, HeldoutEvaluator
@@ -163,9 +163,6 @@ def _compiling() -> Iterator[tuple[str, Any]]:
             compile_policy.decide_on_gpu(model, estimate).compiled,
         ]
         yield f"work {model.num_hidden_layers} {work}", found
-    for times in (StepTimes(1.0, 0.5, 30.0), StepTimes(1.0, 1.5, 30.0), StepTimes(2.0, 1.0, 39.9)):
-        work_of = WorkEstimate(micro_batches=50.0, positions=1)
-        yield f"compared {tuple(times)}", compile_policy.compare(work_of, times)
 
 
 def _limits() -> Iterator[tuple[str, Any]]:

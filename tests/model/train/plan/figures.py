@@ -102,7 +102,7 @@ def _memory() -> Iterator[tuple[str, Any]]:
         yield f"rows that fit {free:g} {teacher is not None} {share}", rows
     yield "bytes of a checkpoint", estimates.checkpoint_bytes(1000)
     for device, given in product(
-        (hardware.gpu("v100"), hardware.gpu("a100-40"), hardware.of("cpu", MachineSpec(cpus=4))),
+        (hardware.GPUS["v100"], hardware.GPUS["a100-40"], hardware.of("cpu", MachineSpec(cpus=4))),
         ({}, {"processes": 4, "zero": 2, "offload": "cpu"}, {"engine": "fsdp", "nodes": 2},
          {"micro_batch": 3}, {"activation_checkpointing": True}),
     ):  # fmt: skip

@@ -271,4 +271,4 @@ def test_this_machine_s_gpu_has_the_memory_that_it_says() -> None:
     )
     assert (found.name, found.memory) == ("h100", 79 << 30)
     assert hardware.of("cuda", MachineSpec(gpus=1)).name == hardware.DEFAULT_GPU
-    assert not hardware.gpu("v100").computes_bf16
+    assert not hardware.GPUS["v100"].computes_bf16

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from cloze.labs.planning.training_plan import gpu
 from cloze.model import hardware
 from cloze.model.families.registry import presets
 from cloze.model.train.plan import estimates
@@ -38,7 +39,7 @@ def test_the_table_of_gpus() -> None:
         "A100": "a100-80", "a100 40GB": "a100-40", "A100_80gb": "a100-80", "4090": "rtx-4090",
         "RTX4090": "rtx-4090", " a10 ": "a10g", "rtx 4090": "rtx-4090",
     }  # fmt: skip
-    assert {text: hardware.gpu(text).name for text in spellings} == spellings
+    assert {text: gpu(text).name for text in spellings} == spellings
 
 
 def test_ranks_without_zero_hold_everything() -> None:

@@ -25,13 +25,14 @@ import torch
 from torch import Tensor, nn
 
 from cloze.core.errors import DataError, UsageError
+from cloze.labs.relations.tasks import RelationOptions
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import Backbone
 from cloze.model.tasks.encode import TextSamples, framed, truncate
 from cloze.model.tasks.formats.texts import LabelledTexts
 from cloze.model.tasks.heads import TokenClassifier
 from cloze.model.tasks.kinds.texts import Classification
-from cloze.model.tasks.options import RelationOptions, TaskOptions
+from cloze.model.tasks.options import TaskOptions
 from cloze.model.tasks.task import TaskMetadata
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 

@@ -16,7 +16,7 @@ from cloze.model.families.config import ModelConfig
 from cloze.model.families.key_map import KeyMap
 
 if TYPE_CHECKING:
-    from cloze.model.families.pretraining import LeftToRightModel
+    from cloze.labs.left_to_right import LeftToRightModel
     from cloze.model.layers.heads import Pooler
 
 
@@ -43,14 +43,15 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def build_model(config: LtrConfig) -> LeftToRightModel:
+    from cloze.labs.left_to_right import LeftToRightModel
     from cloze.model.families.models import encoder, masked_lm
-    from cloze.model.families.pretraining import LeftToRightModel
 
     return LeftToRightModel(encoder(config, causal=True), masked_lm(config))
 
 
 def build_pooler(config: LtrConfig) -> Pooler:
-    from cloze.model.layers.heads import LastPooler, LstmPooler
+    from cloze.labs.left_to_right import LastPooler
+    from cloze.labs.papers.bilstm import LstmPooler
 
     return LstmPooler(config.hidden_size) if config.bilstm else LastPooler(config.hidden_size)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from cloze.core.config import UnionTag
-from cloze.core.errors import UsageError
+from cloze.core.errors import DataError, UsageError
 from cloze.model.families import bert, roberta
 from cloze.model.families.config import ModelConfig, Size
 from cloze.model.families.hub_format import Row, same
@@ -20,8 +20,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from cloze.model.families.pretraining import PretrainingModel
+    from cloze.pipeline.tokenizer.special import SpecialTokens
 
 
+SEPARATORS = 3  # in a row with a pair of texts, as RoBERTa's tokenizer puts them
 SHORTEST_PAIR = 5  # tokens of a row with three separators in two places
 Window = Annotated[int, Field(ge=2, multiple_of=2)]
 
@@ -73,9 +75,8 @@ PRESETS: dict[str, ModelConfig] = {
 
 
 def build_model(config: LongformerConfig) -> PretrainingModel:
+    from cloze.labs.longformer.global_attention import GlobalAttention, LongEncoder, LongModel
     from cloze.model.families.models import encoder, masked_lm
-    from cloze.model.families.pretraining import LongModel
-    from cloze.model.layers.global_attention import GlobalAttention, LongEncoder
 
     plain = encoder(config)
     for number, layer in enumerate(plain.layers):
@@ -161,7 +162,6 @@ class LongformerFormat(roberta.RobertaFormat):
         frozenset({"classifier"}): "LongformerForSequenceClassification",
         frozenset({"span"}): "LongformerForQuestionAnswering",
     }
-    question_separators = 3
     refused = {
         head: (
             f"transformers' class {why}, unlike Cloze's model; predict with Cloze, or export a "
@@ -172,6 +172,21 @@ class LongformerFormat(roberta.RobertaFormat):
     drops = (*decoder_copies("longformer", "lm_head"), Drop("longformer.pooler.*", named=True))
     converts = {"roberta": convert}
     defaults = {**roberta.HUB.defaults, "attention_window": 512, "layer_norm_eps": 1e-12}
+
+    def token_fields(
+        self, heads: Iterable[str], special: SpecialTokens, separators: int
+    ) -> dict[str, Any]:
+        """Name the separator, of which transformers' class finds the question by three in a row."""
+        if "span" not in heads:
+            return {}
+        if separators != SEPARATORS:
+            raise DataError(
+                f"span (a head of this longformer model) has no Hugging Face form with its "
+                f"tokenizer, which puts {separators} separators into a row; transformers' class "
+                f"finds the question by {SEPARATORS}, as RoBERTa's tokenizer puts them; predict "
+                f"with Cloze"
+            )
+        return {"sep_token_id": special.sep}
 
     def probe(
         self,

@@ -14,12 +14,12 @@ import cloze
 from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
+from cloze.labs.embed import EmbeddingPipeline
 from cloze.labs.serving.verbs import EMBED_STAGE as EMBED
 from cloze.labs.serving.verbs import EmbedConfig
 from cloze.model import checkpoint
 from cloze.model.families.models import load_backbone
 from cloze.model.hub.write import write_directory
-from cloze.model.use.embed import EmbeddingPipeline
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from cloze.pipeline.vocab.trainers import train_bpe

@@ -9,15 +9,19 @@ Shapes: B batch, L length, D model, N heads, H per head, G most global tokens of
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from cloze.model.families.pretraining import PretrainingModel
 from cloze.model.layers.attention import SelfAttention, gather_positions
 from cloze.model.layers.attention_kernels import attend_chunks, neighbour_chunks
+from cloze.model.layers.batch import Batch
 from cloze.model.layers.cpu import Linear, attend, attention_maps, autocast_input
-from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.encoder import Encoder, rows_of
 from cloze.model.layers.layout import AttentionPattern, BatchLayout, additive
 
 
@@ -199,9 +203,26 @@ class LongEncoder(Encoder):
 
     supports_unpadding = False
 
+    def layout_of(self, ids: Tensor, batch: Mapping[str, Any]) -> GlobalAttentionLayout | None:
+        """Return rows with the global tokens that the batch names; None: it names none."""
+        if (is_global := batch.get("global_attention_mask")) is None:
+            return None
+        shape, real = (ids.shape[0], ids.shape[1]), batch.get("attention_mask")
+        return GlobalAttentionLayout.with_global_tokens(shape, real, is_global.bool())
+
     def rows(
         self, input_ids: Tensor, attention_mask: Tensor | None, token_type_ids: Tensor | None = None
     ) -> GlobalAttentionLayout:
         """Return padded rows whose first tokens are global."""
         shape = (input_ids.shape[0], input_ids.shape[1])
         return GlobalAttentionLayout.first(shape, attention_mask, input_ids.device)
+
+
+class LongModel(PretrainingModel):
+    """Pretraining model; only tokens that the batch names are global (Longformer, section 5)."""
+
+    def encode(self, batch: Batch, positions: Tensor | None = None) -> Tensor:
+        if batch.get("layout") is None and batch.get("global_attention_mask") is None:
+            # Without a layout the encoder would make first tokens global, as for classification.
+            batch = {**batch, "layout": rows_of(batch["input_ids"], batch.get("attention_mask"))}
+        return super().encode(batch, positions)

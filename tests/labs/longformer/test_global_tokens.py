@@ -15,8 +15,7 @@ from cloze.labs.serving.predictors import QuestionAnsweringPipeline
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_backbone
 from cloze.model.tasks.formats.choices import Choices
-from cloze.model.tasks.heads import task_network
-from cloze.model.tasks.options import Frozen
+from cloze.model.tasks.heads import Frozen, task_network
 from cloze.model.tasks.table import load_task
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 from tests.model.tasks.stages import evaluate, finetune, settings
@@ -58,7 +57,7 @@ def test_frozen_states_have_the_global_tokens_too(pieces: Tokenizer) -> None:
     task = load_task("squad")
     config = tiny_config(family="longformer", attention_window=4)
     batch = task.encode(asked("the film is good and the plot", "good"), pieces, 32).batch([0])
-    frozen = Frozen(layers="last", lstm_size=8, lstm_layers=1).model_dump()
+    frozen = Frozen(layers="last", lstm_size=8, lstm_layers=1)._asdict()
     network = task_network(task, new_backbone(config), config, {"frozen": frozen}, 0.0).eval()
     states = network.states(batch)
     assert not torch.allclose(states, network.states({**batch, "global_attention_mask": None}))

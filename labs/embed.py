@@ -1,34 +1,79 @@
-"""Embeddings of texts, and of their words in context."""
+"""Embeddings of texts, and of their words in context; several labs read them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from cloze.core.errors import DataError, UsageError
 from cloze.core.ragged import I64
+from cloze.labs.word_vectors import LayerMean, Span, word_means, words_of, words_of_tokens
 from cloze.model import checkpoint
 from cloze.model.data.batch import Prefetch, move, pin
 from cloze.model.data.layouts import LayoutKind, layout_for
 from cloze.model.families.models import load_backbone
-from cloze.model.families.pretraining import BiEncoder, Pooling
 from cloze.model.families.pretraining import encode as encode_batch
 from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
+from cloze.model.layers.heads import mean_state
 from cloze.model.tasks.encode import TextSamples, encode, evaluation_batches, framed
 from cloze.model.train.device_scalars import read_async
 from cloze.model.train.precision import DTYPES, Precision, autocast
-from cloze.model.use.word_vectors import LayerMean, Span, word_means, words_of, words_of_tokens
 
 Vectors = npt.NDArray[np.float32]
 
 CPU_TOKENS, GPU_TOKENS = 4096, 65536  # per batch, padding included
 TEXTS = 8192  # texts tokenized at once
 EMBEDDING_HEAD = "embedding"  # head of a checkpoint trained for retrieval
+
+Pooling = Literal["mean", "first", "pooler"]
+
+
+def pooled(hidden: Tensor, attention_mask: Tensor, pooling: Pooling, pooler: nn.Module) -> Tensor:
+    """Pool to one vector per row, fp32 [B, D].
+
+    Args:
+        hidden: float [B, L, D]; values at padding are ignored.
+        attention_mask: bool [B, L].
+        pooling: `mean` of all tokens' states, special tokens included, as in sentence-transformers
+            (Reimers and Gurevych 2019); `first` token; or the checkpoint's `pooler`.
+    """
+    if pooling == "pooler":
+        vectors: Tensor = pooler(hidden, attention_mask)
+        return vectors.float()
+    if pooling == "first":
+        return hidden[:, 0].float()
+    return mean_state(hidden.float(), attention_mask)
+
+
+class BiEncoder(nn.Module):
+    """Encoder and pooling; the pooler stays in the checkpoint even if unused."""
+
+    def __init__(
+        self, encoder: nn.Module, pooler: nn.Module, pooling: Pooling, normalize: bool
+    ) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.pooler = pooler
+        self._pooling: Pooling = pooling
+        self._normalize = normalize
+
+    def forward(self, batch: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return the vectors of queries [Q, D] and passages [P, D], fp32."""
+        vectors = self.embed(batch)
+        queries = batch["allowed"].shape[0]
+        return vectors[:queries], vectors[queries:]
+
+    def embed(self, batch: Mapping[str, Any]) -> Tensor:
+        """Return the vectors of all rows, fp32 [B, D], for a batch of `TextSamples`."""
+        hidden = encode_batch(self.encoder, batch["input_ids"], batch)
+        vectors = pooled(hidden, batch["attention_mask"], self._pooling, self.pooler)
+        return nn.functional.normalize(vectors, dim=-1) if self._normalize else vectors
 
 
 class EmbeddingPipeline:

@@ -1,0 +1,1 @@
+"""Longformer: RoBERTa for long rows, with sliding windows and global tokens."""
