@@ -43,10 +43,8 @@ from cloze.flows.prefect.node import (
     NodeRunContext,
     install_log_filter,
     node_of,
-    plan_page,
 )
 from cloze.flows.prefect.parameters import parameters_of
-from cloze.flows.prefect.publishing import ArtifactPublisher
 from cloze.flows.run import status_file
 from cloze.flows.run.session import RunSession
 
@@ -260,16 +258,13 @@ def run_as_tasks(session: RunSession, retries: int) -> State[Any]:
         session.screen.print(
             f"[dim]Prefect: {PREFECT_UI_URL.value()}/runs/flow-run/{flow_run.id}[/]", soft_wrap=True
         )
-    with ArtifactPublisher(str(flow_run.id)) as publisher:
-        name = session.config.name
-        publisher.markdown(f"{name}-plan", plan_page(session), f"Plan of run {name}")
-        token = NODE_RUN_CONTEXT.set(NodeRunContext(session, publisher, retries))
-        futures: dict[str, PrefectFuture[Any]] = {}
-        try:
-            with _graceful_stop(session, futures, in_terminal):
-                _submit_in_order(session, retries, futures)
-        finally:
-            NODE_RUN_CONTEXT.reset(token)
+    token = NODE_RUN_CONTEXT.set(NodeRunContext(session, retries))
+    futures: dict[str, PrefectFuture[Any]] = {}
+    try:
+        with _graceful_stop(session, futures, in_terminal):
+            _submit_in_order(session, retries, futures)
+    finally:
+        NODE_RUN_CONTEXT.reset(token)
     if session.failures:
         raise schedule.combine_errors(session.failures)
     session.started_nodes.forget()
