@@ -145,7 +145,6 @@ def full_run(
     launcher: form.Launcher = None,
     nodes: form.Count = None,
     hostfile: form.OptionalText = None,
-    launcher_options: form.LauncherOptions = form.NO_OPTIONS,
     start_from: form.StartFrom = form.NO_NODES,
     only: form.Only = form.NO_NODES,
     until: form.Until = form.NO_NODES,
