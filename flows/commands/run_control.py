@@ -22,6 +22,7 @@ from cloze.flows.commands.base.stage_command import (
     OF_EXECUTION,
     StageArguments,
     parallel_fields,
+    pop_prefixed,
     run_stage,
 )
 from cloze.flows.commands.run import PREFECT
@@ -238,11 +239,7 @@ def resume(
     recorded settings of all nodes; --processes without --launcher, --hostfile or --nodes means this
     machine alone.
     """
-    changes = {
-        name.removeprefix(OF_EXECUTION): value
-        for name, value in options.items()
-        if value not in (None, ())
-    }
+    changes = pop_prefixed(options, OF_EXECUTION)
     if "processes" in changes and not changes.keys() & {"launcher", "hostfile", "nodes"}:
         changes |= ALONE
     resolved = targets.resolve(target)

@@ -41,7 +41,7 @@ from cloze.flows.commands.base.options import (
     complete_targets,
     emit,
 )
-from cloze.flows.commands.base.stage_command import OF_CONFIG
+from cloze.flows.commands.base.stage_command import OF_CONFIG, pop_prefixed
 from cloze.flows.views import terminal
 from cloze.flows.views.live import StageDisplay
 
@@ -149,12 +149,7 @@ class InferenceCommand(GroupedCommand):
             texts=(*values.pop("more"), *values.pop("texts")),
             **{name: values.pop(name) for name in ("file", "jsonl", "out", "as_json")},
         )
-        config = {name: values.pop(name) for name in list(values) if name.startswith(OF_CONFIG)}
-        options = {
-            name.removeprefix(OF_CONFIG): value
-            for name, value in config.items()
-            if value is not None
-        }
+        options = pop_prefixed(values, OF_CONFIG)
         for name in stages.stage(self.stage).config.path_fields():
             if isinstance(options.get(name), str):
                 options[name] = resolve_path(options[name])

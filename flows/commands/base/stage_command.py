@@ -194,9 +194,9 @@ class StageCommand(GroupedCommand):
     def invoke(self, ctx: click.Context) -> Any:
         arguments = StageArguments(
             stage=self.stage,
-            config=_pop_prefixed(ctx.params, OF_CONFIG),
-            inputs=_input_paths(_pop_prefixed(ctx.params, OF_INPUTS)),
-            execution=_pop_prefixed(ctx.params, OF_EXECUTION),
+            config=pop_prefixed(ctx.params, OF_CONFIG),
+            inputs=_input_paths(pop_prefixed(ctx.params, OF_INPUTS)),
+            execution=pop_prefixed(ctx.params, OF_EXECUTION),
             transient=self.transient,
         )
         for name in ("overrides", "out", "force", "as_json"):
@@ -213,7 +213,7 @@ class StageCommand(GroupedCommand):
         super().format_help_text(ctx, formatter)
 
 
-def _pop_prefixed(values: dict[str, Any], prefix: str) -> dict[str, Any]:
+def pop_prefixed(values: dict[str, Any], prefix: str) -> dict[str, Any]:
     """Remove the parameters with this prefix and return those that are given, without it."""
     popped = {name: values.pop(name) for name in list(values) if name.startswith(prefix)}
     return {
