@@ -38,12 +38,7 @@ from cloze.flows.graph import schedule
 from cloze.flows.prefect import flow_state
 from cloze.flows.prefect import parameters as form
 from cloze.flows.prefect.automations import TAG, tag
-from cloze.flows.prefect.node import (
-    NODE_RUN_CONTEXT,
-    NodeRunContext,
-    install_log_filter,
-    node_of,
-)
+from cloze.flows.prefect.node import RUNNING, install_log_filter, node_of
 from cloze.flows.prefect.parameters import parameters_of
 from cloze.flows.run import status_file
 from cloze.flows.run.session import RunSession
@@ -257,13 +252,13 @@ def run_as_tasks(session: RunSession, retries: int) -> State[Any]:
         session.screen.print(
             f"[dim]Prefect: {PREFECT_UI_URL.value()}/runs/flow-run/{flow_run.id}[/]", soft_wrap=True
         )
-    token = NODE_RUN_CONTEXT.set(NodeRunContext(session, retries))
+    token = RUNNING.set(session)
     futures: dict[str, PrefectFuture[Any]] = {}
     try:
         with _graceful_stop(session, futures, in_terminal):
             _submit_in_order(session, retries, futures)
     finally:
-        NODE_RUN_CONTEXT.reset(token)
+        RUNNING.reset(token)
     if session.failures:
         raise schedule.combine_errors(session.failures)
     session.started_nodes.forget()

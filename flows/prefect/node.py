@@ -10,7 +10,6 @@ import time
 import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
 from typing import Any
 
 from prefect import Task, task
@@ -38,24 +37,16 @@ LOG_SECONDS = 30.0
 FIGURES = 4  # metrics per log line
 
 
-@dataclass(frozen=True, slots=True)
-class NodeRunContext:
-    """Context of a flow run's nodes; `retries` applies to nodes whose config sets none."""
-
-    session: RunSession
-    retries: int
-
-
-NODE_RUN_CONTEXT: ContextVar[NodeRunContext] = ContextVar("running")
+RUNNING: ContextVar[RunSession] = ContextVar("running")  # the session whose nodes are task runs
 
 
 def _should_retry(task: Task[Any, Any], run: Any, state: State[Any]) -> bool:
     del run
-    session, retries = NODE_RUN_CONTEXT.get().session, task.retries
+    session = RUNNING.get()
     # the state's own error has lost its type, see `node`
     error = session.failures.get(task.name, state.data)
     step = session.step(task.name)
-    return isinstance(error, BaseException) and session.should_retry(step, error, retries)
+    return isinstance(error, BaseException) and session.should_retry(step, error, task.retries)
 
 
 @task(cache_policy=NO_CACHE, persist_result=False, retry_condition_fn=_should_retry)
@@ -65,8 +56,7 @@ def node(name: str, why: str) -> State[Any]:
     The artifact's fingerprint decides whether the node is cached. Prefect's cache cannot notice
     that a directory was removed.
     """
-    context, log = NODE_RUN_CONTEXT.get(), get_run_logger()
-    session = context.session
+    session, log = RUNNING.get(), get_run_logger()
     step = session.step(name)
     reason = "Nothing to do" if step.cached else f"Reason to run: {why}"
     log.info("%s. Artifact: %s", reason, step.artifact)
@@ -167,7 +157,7 @@ class TaskRunReporter(Reporter):
             self._warned.add(str(warning))
             self.log.warning("%s", redact(str(warning)))
         now, step = time.monotonic(), figures.get("step")
-        self._line = redact(self._describe(done, total, unit, figures))
+        self._line = self._describe(done, total, unit, figures)
         if now > self._logged + LOG_SECONDS or (isinstance(step, str) and step != self._part):
             self._logged, self._part, self._logged_line = now, step, self._line
             self.log.info("%s", self._line)

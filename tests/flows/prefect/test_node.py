@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from cloze.flows.prefect import node as module
 from cloze.flows.prefect.node import TaskRunReporter, log_warnings, mlflow_page, node_of
 from cloze.flows.run.session import RunParameters, RunSession
 from cloze.flows.tracking import spool_state
@@ -63,19 +62,6 @@ def test_a_stage_that_reports_nothing_logs_nothing(
     toy_config: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert lines(RunSession(RunParameters(config=toy_config)), [], caplog) == []
-
-
-def test_a_secret_in_a_report_is_not_logged(
-    toy_config: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Prefect's server keeps the log, and shows it to everybody."""
-    monkeypatch.setattr(module, "redact", lambda text: text.replace("hf_key", "***"))
-    reports: list[tuple[Any, ...]] = [
-        (1, 2, "files", {"step": "hf_key", "warning": "refused hf_key"}),
-        (2, 2, "files", {"note": "hf_key"}),
-    ]
-    told = lines(RunSession(RunParameters(config=toy_config)), reports, caplog)
-    assert told == ["refused ***", "***, 1/2 files", "***, 2/2 files"]
 
 
 @pytest.mark.parametrize("warnings", [[], ["only 497 rows to train on: see why"], ["a; b", "c"]])
