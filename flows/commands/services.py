@@ -7,6 +7,7 @@ import dataclasses
 import os
 import posixpath
 import shlex
+import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from cloze.core.artifacts import artifact, claim, fingerprints
 from cloze.core.artifacts.artifact import Verification
 from cloze.core.artifacts.lineage import NearbyArtifacts, containing_artifact
 from cloze.core.errors import DataError, UsageError, require_packages
-from cloze.core.humanize import on_one_line, printable
+from cloze.core.humanize import format_bytes, on_one_line, printable
 from cloze.core.places import runs_directory
 from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.commands.base.field_options import TABLES, Count
@@ -297,9 +298,8 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
     TARGET is a node (RUN/NODE), the directory of an artifact, or a run or a directory whose
     artifacts are all verified.
     """
-    from rich import progress as bars
-
     from cloze.flows.views import terminal
+    from cloze.flows.views.live import live_lines
 
     resolved = targets.resolve(target)
     if resolved.is_run:
@@ -315,20 +315,17 @@ def verify(ctx: click.Context, target: str, threads: int | None, as_json: bool) 
         paths = artifact.find_artifacts(containing_artifact(resolved.path))
     sizes = [artifact.read_manifest(path).size for path in paths]
     results: dict[str, Verification] = {}
-    columns = (
-        bars.TextColumn("[bold cyan]verify"),
-        bars.BarColumn(bar_width=28),
-        bars.DownloadColumn(),
-        bars.TransferSpeedColumn(),
-        bars.TimeRemainingColumn(compact=True),
-        bars.TextColumn("{task.description}", style="dim", markup=False),
-    )
-    screen = terminal.console()
-    disabled = not screen.is_terminal
-    with bars.Progress(*columns, console=screen, transient=True, disable=disabled) as progress:
-        task = progress.add_task("", total=sum(sizes))
+    with live_lines(terminal.console()) as progress:
+        task = progress.add_task(
+            "verify",
+            total=sum(sizes),
+            count=format_bytes(sum(sizes)),
+            unit="B",
+            note="",
+            began=time.monotonic(),
+        )
         for path in paths:
-            progress.update(task, description=path)
+            progress.update(task, note=path)
             results[path] = artifact.verify(
                 path,
                 threads or 2 * len(processes.available_cpus()),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import platform
 import shutil
@@ -23,11 +22,9 @@ from packaging.version import Version
 
 from cloze.core import plugins, processes
 from cloze.core.errors import UsageError, describe_error, did_you_mean
-from cloze.core.humanize import format_bytes
 from cloze.core.places import runs_directory
 from cloze.flows.data import DATA
 from cloze.flows.machine import slots
-from cloze.flows.run import retention
 from cloze.flows.tracking.spool import DIRECTORY
 
 
@@ -121,7 +118,7 @@ BROKEN = (
     (Requirement("fastapi>=0.151"), "prefect", "Prefect's server refuses requests of its client"),
     (Requirement("sqlalchemy>=2.1"), "prefect", "Prefect's server fails at its first write"),
 )
-FREE_BYTES, FULL_DAYS = 5 << 30, 7.0
+FREE_BYTES = 5 << 30
 FREE_SHARE_OF_FILES = 0.02
 TORCH_TIMEOUT, DRIVER_TIMEOUT = 180.0, 60.0  # seconds
 _TORCH = """
@@ -321,14 +318,9 @@ def disk() -> Iterator[Finding]:
     runs = runs_directory()
     path = runs if runs.exists() else Path.cwd()
     free, statistics = shutil.disk_usage(path).free, os.statvfs(path)
-    written = retention.bytes_per_day(retention.survey(runs))
-    days = free / written if written else math.inf
     observed = f"{free / 1e9:.0f} GB at {path.resolve()}"
-    if days < FULL_DAYS:
-        observed += f", full in {days:.1f} days at this week's {format_bytes(written)} a day"
     fix = "see what fills the disk with `cloze clean`, and remove it with --delete"
-    is_enough = free > FREE_BYTES and days >= FULL_DAYS
-    yield Finding("free disk", observed, ok=is_enough, fix=fix)
+    yield Finding("free disk", observed, ok=free > FREE_BYTES, fix=fix)
     if statistics.f_files and statistics.f_favail < FREE_SHARE_OF_FILES * statistics.f_files:
         yield problem("free files", f"only {statistics.f_favail:,} more files fit on the disk", fix)
 

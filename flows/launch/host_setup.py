@@ -145,20 +145,22 @@ def own_address(other: str) -> str | None:
     return None
 
 
-# Command lines of schedulers (Slurm, kubectl), which are busy at times.
+# Command lines of schedulers (Slurm, kubectl), which are busy at times, and of ssh.
 
 COMMAND_SECONDS = 60.0
 
 
-def run_command(*command: str, content: str = "") -> subprocess.CompletedProcess[str]:
+def run_command(
+    *command: str, content: str = "", seconds: float = COMMAND_SECONDS
+) -> subprocess.CompletedProcess[str]:
     """Run a command with `content` as its input; a timeout counts as a failure."""
     try:
         return subprocess.run(
-            command, input=content, capture_output=True, text=True, timeout=COMMAND_SECONDS,
-            check=False,
+            command, input=content, capture_output=True, text=True, timeout=seconds, check=False,
+            errors="replace",
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        message = f"{command[0]} did not answer in {COMMAND_SECONDS:.0f} s"
+        message = f"{command[0]} did not answer in {seconds:.0f} s"
     except OSError as error:
         message = f"{command[0]}: {error.strerror}"
     return subprocess.CompletedProcess(command, 1, "", message)

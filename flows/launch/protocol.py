@@ -26,6 +26,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from pydantic import TypeAdapter
+
 from cloze.core import storage
 from cloze.core.artifacts.checkpoints import LaunchFence
 from cloze.core.errors import ClozeError
@@ -198,14 +200,7 @@ class LaunchSpec:
     def read(cls, directory: str) -> LaunchSpec | None:
         """Return the launch in `directory`; None if this host does not see the file."""
         content = event_files.read_json(storage.join(directory, LAUNCH))
-        if content is None:
-            return None
-        fields: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in content.items()
-        }
-        fields["inputs"] = {name: tuple(value) for name, value in content["inputs"].items()}
-        return cls(**fields)
+        return None if content is None else TypeAdapter(cls).validate_python(content)
 
 
 class AgentGroup(Protocol):

@@ -24,7 +24,7 @@ from cloze.core.stages.execution import Execution, LaunchOptions
 from cloze.core.stages.worker import EVENTS_FD, LOGS, local_directory
 from cloze.flows.launch import site
 from cloze.flows.launch.agent_launcher import AgentLauncher
-from cloze.flows.launch.host_setup import last_line
+from cloze.flows.launch.host_setup import last_line, run_command
 from cloze.flows.launch.protocol import (
     AgentGroup,
     Host,
@@ -215,13 +215,7 @@ def _host(line: HostEntry, processes: int, execution: LaunchOptions) -> Host:
 
 def address(name: str, execution: LaunchOptions) -> str:
     """Return the address of an ssh destination: an alias of ssh's configuration, or USER@HOST."""
-    result = subprocess.run(
-        [*ssh(execution), "-G", name],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    result = run_command(*ssh(execution), "-G", name)
     settings = (line.partition(" ") for line in result.stdout.splitlines())
     return next((value for key, _, value in settings if key == "hostname"), name.rpartition("@")[2])
 
@@ -255,20 +249,9 @@ def forwarded_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _silence(name: str, execution: LaunchOptions) -> str | None:
     """Return why a host cannot be reached; None if it can."""
-    try:
-        result = subprocess.run(
-            [*ssh(execution), name, "true"],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=ANSWER_SECONDS,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        return f"no answer in {ANSWER_SECONDS} s"
-    if result.returncode == 0:
-        return None
-    lines = result.stderr.decode(errors="replace").strip().splitlines()
-    return lines[-1].strip() if lines else f"ssh ended with exit code {result.returncode}"
+    result = run_command(*ssh(execution), name, "true", seconds=ANSWER_SECONDS)
+    lines = result.stderr.strip().splitlines() or [f"ssh ended with exit code {result.returncode}"]
+    return lines[-1].strip() if result.returncode else None
 
 
 def _give(client: subprocess.Popen[bytes], content: bytes) -> None:

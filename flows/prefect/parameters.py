@@ -13,7 +13,6 @@ from typing import Annotated, Any
 from pydantic import Field, WithJsonSchema
 
 from cloze.core.errors import UsageError
-from cloze.core.stages.execution import LAUNCHER_FIELDS
 from cloze.flows.graph import config as configs
 from cloze.flows.graph import overrides as nested
 from cloze.flows.graph import stages
@@ -63,15 +62,6 @@ Launcher = Annotated[
     ),
 ]
 OptionalText = Annotated[str | None, WithJsonSchema({"type": "string"})]
-LauncherOptions = Annotated[
-    list[str],
-    _schema(
-        "Options of the launcher: --partition=gpu for Slurm, image=REGISTRY/cloze:1 for Kubernetes,"
-        " Port=2222 for ssh. No secrets: Prefect shows them.",
-        type="array",
-        items={"type": "string", "minLength": 1},
-    ),
-]
 StartFrom = Annotated[
     list[str],
     _nodes_schema(
@@ -94,7 +84,8 @@ Overrides = Annotated[
     dict[str, Any],
     _schema(
         "Any other value of the config by its dotted key, such as "
-        '{"dataset.shards": 4}. No secrets: Prefect shows them.',
+        '{"dataset.shards": 4} or {"run.slurm_options": ["--partition=gpu"]}. No secrets: Prefect '
+        "shows them.",
         type="object",
     ),
 ]
@@ -111,7 +102,6 @@ Retries = Annotated[
 ]
 
 NO_NODES: list[str] = []
-NO_OPTIONS: list[str] = []
 NO_OVERRIDES: dict[str, Any] = {}
 
 KEYS = {  # key in the config by form field
@@ -131,9 +121,7 @@ KEYS = {  # key in the config by form field
     "nodes": "run.nodes",
     "hostfile": "run.hostfile",
 }
-# launchers with options of their own
-LAUNCHER_OPTIONS = tuple(LAUNCHER_FIELDS[each] for each in LAUNCHER_FIELDS if "options" in each)
-STAGES = {name: key.partition(".")[0] for name, key in KEYS.items()} | {"launcher_options": "run"}
+STAGES = {name: key.partition(".")[0] for name, key in KEYS.items()}
 
 
 def fields_of(until: Collection[str]) -> set[str] | None:
@@ -154,8 +142,6 @@ def parameters_of(values: Mapping[str, Any]) -> RunParameters:
         UsageError: the config lacks the stage of a field that is filled in.
     """
     filled = {key: values[name] for name, key in KEYS.items() if values.get(name) is not None}
-    if options := values.get("launcher_options"):
-        filled[f"run.{_options_field(values.get('launcher'))}"] = list(options)
     overrides = nested.nest(values.get("overrides") or {})
     if filled:
         by_section = _by_section(filled, str(values["config"]), overrides)
@@ -177,16 +163,6 @@ def left_out(values: Mapping[str, Any], parameters: RunParameters) -> str:
     absent = [name for name in values.get("until") or () if name not in parameters.until]
     stages_of = f"stage{'s' * (len(absent) > 1)} {', '.join(absent)}"
     return f"config {values['config']!r} does not have {stages_of}: left out" if absent else ""
-
-
-def _options_field(launcher: str | None) -> str:
-    """Return the config field for the launcher's own options."""
-    if launcher not in LAUNCHER_OPTIONS:
-        raise UsageError(
-            f"launcher_options are given, but launcher is {launcher or 'empty'}; choose "
-            f"{', '.join(LAUNCHER_OPTIONS)}, or leave launcher_options empty"
-        )
-    return f"{launcher}_options"
 
 
 def _complete(overrides: Any, fields: Any) -> Any:

@@ -7,10 +7,8 @@ are left to Prefect's heartbeats. Prefect is imported only when a server is quer
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -27,18 +25,10 @@ if TYPE_CHECKING:
     from prefect.client.schemas.objects import FlowRun, State
 
 Entry = TypeVar("Entry")
+Record = Mapping[str, Any]  # of a start, see `status_file`
 PENDING_MINUTES = 5.0  # longest time from a worker taking a run to its start
 STATE_SECONDS = 10.0  # a younger state may not match its process yet
 POLL_SECONDS = 0.5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """Process that a run's record names; `alive`: it still holds the run's lock."""
-
-    host: str
-    pid: int
-    alive: bool
 
 
 def sweep(runs: Path, api: str | None = None, *, mark: bool = True) -> list[str]:
@@ -59,24 +49,19 @@ def sweep(runs: Path, api: str | None = None, *, mark: bool = True) -> list[str]
     return [*messages, *_flow_runs(api, owners, mark)] if api is not None else messages
 
 
-def _owners(runs: Path) -> dict[str, Owner]:
-    """Return the owner of each flow run, by flow run id, from the records of runs."""
+def _owners(runs: Path) -> dict[str, Record]:
+    """Return the record of each flow run that has one, by flow run id."""
     owners = {}
     for directory in status_file.directories(runs):
         for path in status_file.records_in(directory):
-            with suppress(KeyError, TypeError, FileNotFoundError):
+            with suppress(FileNotFoundError):
                 content = status_file.read_file(path)
-                if content is not None and content["prefect"]:
-                    found = status_file.as_it_is(content, path)
-                    owners[str(content["prefect"])] = Owner(
-                        host=socket.gethostname() if lock.is_this_machine(found) else found["host"],
-                        pid=content["pid"],
-                        alive=found["state"] == status_file.RUNNING,
-                    )
+                if content is not None and content.get("prefect"):
+                    owners[content["prefect"]] = status_file.as_it_is(content, path)
     return owners
 
 
-def _flow_runs(api: str, owners: Mapping[str, Owner], mark: bool) -> list[str]:
+def _flow_runs(api: str, owners: Mapping[str, Record], mark: bool) -> list[str]:
     from cloze.flows.prefect.client import connected
 
     is_local = urlsplit(api).hostname in ("127.0.0.1", "localhost", "::1")
@@ -153,22 +138,23 @@ def _mark(client: SyncPrefectClient, flow_run: FlowRun, why: str) -> str | None:
     return f"flow run {flow_run.name}: {why}; marked {final_state.name}"
 
 
-def death(flow_run: FlowRun, owner: Owner | None, here: bool, now: datetime) -> str | None:
+def death(flow_run: FlowRun, owner: Record | None, here: bool, now: datetime) -> str | None:
     """Return why a flow run in progress must be dead. None: it is alive, or this host cannot tell.
 
     Args:
-        owner: process in the run's local record.
+        owner: the run's local record, which names its process.
         here: the server runs on this machine, and so do its workers.
     """
     state = flow_run.state
     if state is None or now - state.timestamp < timedelta(seconds=STATE_SECONDS):
         return None
     pid = (flow_run.infrastructure_pid or "").rpartition(":")[2]
-    if pid.isdigit() and (here if owner is None else owner.host == socket.gethostname()):
+    is_ours = owner is not None and lock.is_this_machine(owner)
+    if pid.isdigit() and (here if owner is None else is_ours):
         return None if _serves(int(pid), str(flow_run.id)) else f"its process {pid} is gone"
-    if owner is not None and owner.host == socket.gethostname():  # started from a terminal
-        is_alive = owner.alive or psutil.pid_exists(owner.pid)
-        return None if is_alive else f"its process {owner.pid} is gone"
+    if owner is not None and is_ours:  # started from a terminal
+        is_alive = owner["state"] == status_file.RUNNING or psutil.pid_exists(owner["pid"])
+        return None if is_alive else f"its process {owner['pid']} is gone"
     pending = now - state.timestamp
     if state.is_pending() and not pid and pending > timedelta(minutes=PENDING_MINUTES):
         return f"a worker took it {PENDING_MINUTES:.0f} minutes ago and started no process"

@@ -297,9 +297,3 @@ def _set_aside(path: Path) -> Path | None:
             (path / MANIFEST).unlink()
         return path.rename(aside)
     return None
-
-
-def bytes_per_day(found: Iterable[StoredArtifact], days: float = 7.0) -> float:
-    """Return the bytes that runs wrote per day, over the last days."""
-    since = time.time() - days * DAY
-    return sum(stored.size for stored in found if stored.written > since) / days

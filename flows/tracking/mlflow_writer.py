@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,7 @@ from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.secrets import redact
 from cloze.flows.tracking import database, models, spool_state
 from cloze.flows.tracking.models import Checkpoint
-from cloze.flows.tracking.spool import ATTEMPT, DIRECTORY, OUR_ID, tracking_uri
+from cloze.flows.tracking.spool import ATTEMPT, DIRECTORY, OUR_ID, Point, now, tracking_uri
 from cloze.flows.tracking.spool_state import KIND, TRAINING, connect, exclusive, experiment_id
 
 if TYPE_CHECKING:
@@ -101,14 +100,7 @@ class MlflowWriter:
         spool_state.write_ids(self.directory, cloze_id, experiment, run_id)
 
     def _metrics(self, run: str, record: Mapping[str, Any]) -> None:
-        from mlflow.entities import Metric
-
-        metrics = [
-            Metric(key, value, milliseconds, step)
-            for key, value, step, milliseconds in record["metrics"]
-        ]
-        for batch in _batched(metrics, METRICS_A_REQUEST):
-            self.client.log_batch(run, metrics=batch)
+        _log_metrics(self.client, run, record["metrics"])
 
     def _params(self, run: str, record: Mapping[str, Any]) -> None:
         from mlflow.entities import Param
@@ -157,8 +149,6 @@ class MlflowWriter:
 
     def _model(self, run: str, record: Mapping[str, Any]) -> None:
         """Record the checkpoint as a LoggedModel with metrics and dataset, and register it."""
-        from mlflow.entities import Metric
-
         checkpoint = Checkpoint(**record["checkpoint"])
         reason = models.why_not_served(checkpoint.config())
         if reason is not None:
@@ -169,12 +159,7 @@ class MlflowWriter:
             model = models.logged_model(self.client, experiment, checkpoint, run)
             name, digest = record["dataset"] or (None, None)
             about = {"model_id": model.model_id, "dataset_name": name, "dataset_digest": digest}
-            metrics = [
-                Metric(key, value, milliseconds, step, **about)
-                for key, value, step, milliseconds in record["metrics"]
-            ]
-            if metrics:
-                self.client.log_batch(run, metrics=metrics)
+            _log_metrics(self.client, run, record["metrics"], about)
             registered = models.registered_name(checkpoint.config(), record.get("project"))
             models.version(self.client, registered, model, checkpoint.all_tags)
 
@@ -216,6 +201,23 @@ def _known_run(client: MlflowClient, experiment: str, our_id: str) -> Run | None
 
 def _batched(values: list[Any], size: int) -> Iterator[list[Any]]:
     return (values[first : first + size] for first in range(0, len(values), size))
+
+
+def _log_metrics(
+    client: MlflowClient,
+    run: str,
+    points: Sequence[Point],
+    about: Mapping[str, str | None] | None = None,
+) -> None:
+    """Log points to a run; `about`: ids of the model and the dataset that they are of."""
+    from mlflow.entities import Metric
+
+    metrics = [
+        Metric(key, value, milliseconds, step, **(about or {}))
+        for key, value, step, milliseconds in points
+    ]
+    for batch in _batched(metrics, METRICS_A_REQUEST):
+        client.log_batch(run, metrics=batch)
 
 
 def _is_overtaken(run: Run, record: Mapping[str, Any]) -> bool:
@@ -283,16 +285,9 @@ class Registry:
             else:
                 for name, value in (tags or {}).items():
                     self._client.set_model_version_tag(self.name, version.version, name, value)
-            if metrics:
-                from mlflow.entities import Metric
-
-                about = {"model_id": version.tags[models.LOGGED]}
-                milliseconds = int(time.time() * 1000)
-                entries = [
-                    Metric(name, float(value), milliseconds, step, **about)
-                    for name, value in metrics.items()
-                ]
-                self._client.log_batch(version.run_id, metrics=entries)
+            points = [(name, float(value), step, now()) for name, value in (metrics or {}).items()]
+            about = {"model_id": version.tags[models.LOGGED]}
+            _log_metrics(self._client, str(version.run_id), points, about)
             return int(version.version)
 
     def find(self, fingerprint: str) -> int | None:

@@ -263,8 +263,6 @@ STYLES = {
 FIGURES = 2  # number of metrics shown for a running node
 # states with a line of their own
 DETAILED = ("running", "retrying", "queued", "failed", "crashed", "stopped")
-# entries that are not measurements
-WORDS = ("note", "step", "warning", "device", "precision", "engine")
 
 
 def state(name: str) -> str:
@@ -373,7 +371,7 @@ def _node_summary(node: Mapping[str, Any]) -> str:
         numbers = [
             (name, amount)
             for name, amount in node.get("figures", {}).items()
-            if isinstance(amount, float) and name not in WORDS
+            if isinstance(amount, float)  # a measurement; notes, devices and the like are words
         ]
         figures = "  ".join(labelled(key, value) for key, value in numbers[:FIGURES])
         return f"{format_count(node['done'])}{total} {node.get('unit', '')}  {figures}".rstrip()

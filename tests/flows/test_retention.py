@@ -7,7 +7,7 @@ import json
 import os
 import threading
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ import pytest
 from cloze.core.artifacts.lock import locked
 from cloze.core.stages.execution import Execution
 from cloze.flows import cli
-from cloze.flows.doctor import machine
 from cloze.flows.graph.command import CommandConfig, command_directory
 from cloze.flows.graph.nodes import InputSource, Node
 from cloze.flows.nightly.journal import CHAMPION, Journal
@@ -247,30 +246,3 @@ def test_a_removal_that_was_killed(
     assert not any((Path(path) / "manifest.json").exists() for path in left)
     clean(capsys, "--delete")
     assert not any(Path(path).exists() for path in left)
-
-
-def test_doctor_sees_a_full_disk_coming(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert next(machine.disk()).ok
-    monkeypatch.setattr(retention, "bytes_per_day", lambda found: 1e15)
-    finding = next(machine.disk())
-    assert not finding.ok
-    assert "full in 0.0 days at this week's" in finding.observed
-    assert "cloze clean" in finding.fix
-
-
-def test_bytes_per_day(runs: Path) -> None:
-    found = retention.survey(runs)
-    assert retention.bytes_per_day(found, 2.0) == sum(stored.size for stored in found) / 2
-    assert sum(stored.size for stored in found) >= 6 * 4096
-
-
-def test_bytes_per_day_are_those_of_the_last_days(runs: Path) -> None:
-    """Of some that are older, of none, and by default of a week."""
-    found, now = retention.survey(runs), time.time()
-    assert len(found) > 2
-    written = [replace(one, written=now - 86400 * age) for age, one in enumerate([*found] * 3)]
-    for days in (1.5, 3.5):
-        expected = sum(one.size for one in written[: int(days) + 1]) / days
-        assert retention.bytes_per_day(written, days) == expected
-    assert retention.bytes_per_day(written) == sum(one.size for one in written[:7]) / 7
-    assert retention.bytes_per_day([]) == 0

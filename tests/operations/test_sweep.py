@@ -21,7 +21,7 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from cloze.flows.prefect.deploy import _of_pool, deployments
-from cloze.flows.prefect.sweep import PENDING_MINUTES, Owner, active_flow_runs, death
+from cloze.flows.prefect.sweep import PENDING_MINUTES, Record, active_flow_runs, death
 from cloze.flows.run import server_addresses
 from tests.checkout import import_path
 from tests.conftest import REPOSITORY
@@ -94,7 +94,7 @@ def judge(
     kind: str,
     pid: str | None,
     *,
-    owner: Owner | None = None,
+    owner: Record | None = None,
     here: bool = True,
     age: timedelta = OLD,
 ) -> str | None:
@@ -126,16 +126,16 @@ def test_only_what_is_surely_dead_is_judged_so() -> None:
         judge("RUNNING", str(gone.pid), age=timedelta(seconds=1)) is None
     )  # its state may be ahead of its process
     assert judge("RUNNING", str(gone.pid), here=False) is None  # on another machine, perhaps
-    elsewhere = Owner(host="elsewhere", pid=gone.pid, alive=False)
+    elsewhere = {"host": "elsewhere", "pid": gone.pid, "state": "failed"}
     assert judge("RUNNING", str(gone.pid), owner=elsewhere) is None
     assert judge("RUNNING", None) is None
-    terminal = Owner(host=host, pid=gone.pid, alive=False)
+    terminal = {"host": host, "pid": gone.pid, "state": "crashed"}
     assert judge("RUNNING", None, owner=terminal) == f"its process {gone.pid} is gone"
     assert (
-        judge("RUNNING", None, owner=Owner(host=host, pid=gone.pid, alive=True)) is None
+        judge("RUNNING", None, owner={"host": host, "pid": gone.pid, "state": "running"}) is None
     )  # it holds its lease
     assert (
-        judge("RUNNING", None, owner=Owner(host=host, pid=os.getpid(), alive=False)) is None
+        judge("RUNNING", None, owner={"host": host, "pid": os.getpid(), "state": "crashed"}) is None
     )  # it is about to end
     assert judge("PENDING", None) is None
     assert "started no process" in (

@@ -111,13 +111,9 @@ class StageCommand(GroupedCommand):
         self.stage, self.inputs, self.spelled = stage, inputs or {}, spelled or {}
         self.positional, self.checks_required = positional, checks_required
         self.transient, self.has_artifact = transient, has_artifact
-        self._is_complete = False
 
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        if not self._is_complete:
-            self._is_complete = True
-            self.params = [*self._options(), *self.params]
-        return super().get_params(ctx)
+    def all_params(self) -> list[click.Parameter]:
+        return [*self._options(), *self.params]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Also take the first argument as an option, as other commands call it: `--checkpoint`."""
@@ -198,9 +194,9 @@ class StageCommand(GroupedCommand):
     def invoke(self, ctx: click.Context) -> Any:
         arguments = StageArguments(
             stage=self.stage,
-            config=_pop_prefixed(ctx.params, OF_CONFIG),
-            inputs=_input_paths(_pop_prefixed(ctx.params, OF_INPUTS)),
-            execution=_pop_prefixed(ctx.params, OF_EXECUTION),
+            config=pop_prefixed(ctx.params, OF_CONFIG),
+            inputs=_input_paths(pop_prefixed(ctx.params, OF_INPUTS)),
+            execution=pop_prefixed(ctx.params, OF_EXECUTION),
             transient=self.transient,
         )
         for name in ("overrides", "out", "force", "as_json"):
@@ -217,7 +213,7 @@ class StageCommand(GroupedCommand):
         super().format_help_text(ctx, formatter)
 
 
-def _pop_prefixed(values: dict[str, Any], prefix: str) -> dict[str, Any]:
+def pop_prefixed(values: dict[str, Any], prefix: str) -> dict[str, Any]:
     """Remove the parameters with this prefix and return those that are given, without it."""
     popped = {name: values.pop(name) for name in list(values) if name.startswith(prefix)}
     return {

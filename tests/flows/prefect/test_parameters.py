@@ -23,7 +23,6 @@ EMPTY: dict[str, Any] = {
     "launcher": None,
     "nodes": None,
     "hostfile": None,
-    "launcher_options": [],
 }
 
 
@@ -43,7 +42,7 @@ def test_the_launcher_of_a_form_is_that_of_the_run(
         "launcher": launcher,
         "nodes": 2,
         "hostfile": "/shared/hosts",
-        "launcher_options": options,
+        "overrides": {f"run.{field}": options},
     }
     found = configs.load("demo", parameters_of(given).overrides)
     trainings = [node for node in found.nodes.values() if node.stage == "pretrain"]
@@ -75,7 +74,7 @@ def test_a_launcher_that_a_section_names_counts_more_than_the_forms() -> None:
 def test_the_form_of_data_has_the_launcher_too() -> None:
     fields = fields_of(["corpus", "vocab", "dataset"])
     assert fields is not None
-    assert {"launcher", "nodes", "hostfile", "launcher_options", "processes"} <= fields
+    assert {"launcher", "nodes", "hostfile", "processes"} <= fields
 
 
 def test_an_empty_form_leaves_the_config_as_it_is() -> None:
@@ -134,14 +133,6 @@ def test_what_a_form_s_schema_takes_is_what_the_config_takes() -> None:
     assert {name: kinds[name]["type"] for name, value in filled.items()} == {
         name: "number" if isinstance(value, float) else "integer" for name, value in filled.items()
     }
-
-
-def test_options_without_a_launcher_that_takes_them_are_refused() -> None:
-    with pytest.raises(
-        UsageError,
-        match="launcher_options are given, but launcher is empty; choose ssh, slurm, kubernetes",
-    ):
-        parameters_of({**EMPTY, "launcher_options": ["--partition=gpu"]})
 
 
 def test_the_form_offers_the_launchers() -> None:

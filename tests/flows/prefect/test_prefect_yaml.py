@@ -83,7 +83,7 @@ def test_a_deployment_has_known_keys_a_flow_and_its_parameters(name: str) -> Non
         ),
         (
             ["pretrain"],
-            {"steps", "global_batch", "launcher", "launcher_options", "processes"},
+            {"steps", "global_batch", "launcher", "processes"},
             {"epochs", "mask_copies"},
         ),
         (
