@@ -1,9 +1,8 @@
-"""The dashboard: all runs on one page, with links to what else there is of each.
+"""The dashboard: runs, servers, slots and champion on one page.
 
-It reads run records and the addresses of the servers, and changes nothing. Graphs, logs and
-progress are in Prefect, the champion is on the trend page, slots are in `/metrics`. The page is one
-file, works without scripts, and its template escapes all text. A nonce allows its script and its
-style.
+It reads run records and the state of the servers, and changes nothing. Graphs, logs and progress
+are in Prefect. The page is one file, works without scripts, and its template escapes all text. A
+nonce allows its script and its style.
 
 Routes: `/` the page; `/trend` of the nights, `/report/RUN` and `/card/RUN`, files of the runs
 directory; `/metrics` for Prometheus; `/health` answers `ok`.
@@ -29,8 +28,10 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from cloze.core.humanize import templates_in
-from cloze.flows.nightly.journal import Journal
+from cloze.core.errors import ClozeError
+from cloze.core.humanize import format_duration, templates_in
+from cloze.flows.machine import slots
+from cloze.flows.nightly.journal import Champion, Journal
 from cloze.flows.run import server_addresses, status_file
 from cloze.flows.tracking import spool, spool_state
 from cloze.flows.ui import prometheus
@@ -108,11 +109,15 @@ def application(
         template = templates_in(TEMPLATES).get_template("page.html")
         content = template.render(
             nonce=nonce,
+            moment=_format_time,
             seconds=REFRESH_SECONDS if running or servers.get("state") != "up" else IDLE_SECONDS,
             place=str(runs),
             runs=rows,
             links=links,
             zone=_local(time.time()).tzname(),
+            servers=server_rows(servers, links),
+            slots=slot_rows(),
+            champion=_champion(runs),
         )
         policy = (
             f"default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; "
@@ -219,6 +224,40 @@ def _now(nodes: Mapping[str, Any]) -> list[str]:
     for why, (first, *others) in waiting.items():
         now.append(f"{first}{f' and {len(others)} more' if others else ''}: {why}")
     return now
+
+
+def server_rows(
+    servers: Mapping[str, Any], links: Mapping[str, str | None]
+) -> list[dict[str, Any]]:
+    """Return a row for each server in `state.json`; `links`: pages to open, by title."""
+    return [
+        {
+            **{key: service[key] for key in ("title", "state", "restarts", "last")},
+            "address": links.get(service["title"]) or service["address"],
+            "uptime": format_duration(time.time() - service["since"]) if service["since"] else "",
+        }
+        for service in server_addresses.observed(servers).values()
+    ]
+
+
+def slot_rows() -> list[tuple[str, str, str]]:
+    """Return run, node and slots of each holder of slots on this machine."""
+    slots_by_node: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for holder in slots.holders():
+        slots_by_node[holder.run, holder.node].append(holder.slot)
+    rows = []
+    for (run, node), node_slots in slots_by_node.items():
+        gpus = [slot for slot in node_slots if slot.startswith(slots.GPU)]
+        cores = len(node_slots) - len(gpus)
+        labels = [*gpus, *([f"{cores} core{'s' if cores != 1 else ''}"] if cores else [])]
+        rows.append((run, node, " ".join(labels)))
+    return rows
+
+
+def _champion(runs: Path) -> Champion | None:
+    with suppress(OSError, ClozeError):
+        return Journal(runs).champion()
+    return None
 
 
 def _local(seconds: float) -> datetime:

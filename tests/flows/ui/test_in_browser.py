@@ -16,7 +16,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from cloze.core.humanize import templates_in
-from cloze.flows.nightly.journal import Change
+from cloze.flows.nightly.journal import Change, Journal
 from cloze.flows.nightly.result import render_trend
 from cloze.flows.report.page import render
 from cloze.flows.report.report_nodes import scores
@@ -26,7 +26,7 @@ from cloze.labs.serving.http.application import TEMPLATES
 from tests.flows.nightly.test_journal import champion, night
 from tests.flows.nightly.test_trend_page import result
 from tests.flows.report import test_page as reports
-from tests.flows.ui.test_page import write_run
+from tests.flows.ui.test_page import crown, write_run
 
 playwright_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
 CHROMIUM = shutil.which("chromium")
@@ -42,6 +42,7 @@ FAULTS = (Path(__file__).parent / "page_faults.js").read_text()
 def dashboard(place: Path) -> str:
     for name in NAMES:
         write_run(place, name, error=f"the loss is nan at step 12 of {name}: lower the rate")
+    crown(place, run=SWEEP, why="x" * 120, checkpoint=f"/c/{'x' * 120}", scores={NAMES[3]: NAN})
     client = TestClient(application(place, 8090), base_url="http://127.0.0.1:8090")
     return str(client.get("/").text)
 
@@ -135,6 +136,7 @@ IN_TWO_LINES = """() => [...document.querySelectorAll(".error, code")].flatMap(e
 def test_paths_in_errors_break_at_their_slashes(chromium: Any, tmp_path: Path) -> None:
     saved = "/data/anna_42/runs/sample/pretrain_38c8155a7c09/checkpoints/step_00004702 is saved"
     write_run(tmp_path, "sample", error=f"training was stopped after step 4702 of 8000; {saved}")
+    crown(tmp_path, checkpoint=saved.split()[0])
     page = chromium.new_page()
     page.set_content(
         TestClient(application(tmp_path, 8090), base_url="http://127.0.0.1:8090").get("/").text
@@ -189,6 +191,7 @@ def test_times_of_summer_and_winter_are_in_the_zone_that_is_named(
         offset = time.localtime().tm_gmtoff
         for month, seconds in (("01", 1767265200.0), ("07", 1782910800.0)):  # noon and 13:00 UTC
             write_run(tmp_path, f"run-{month}", started=seconds)
+        crown(tmp_path, since=1767265200.0)
         client = TestClient(application(tmp_path, 8090), base_url="http://127.0.0.1:8090")
         page = client.get("/").text
         zone = time.strftime("%Z")
@@ -199,6 +202,8 @@ def test_times_of_summer_and_winter_are_in_the_zone_that_is_named(
     hours = offset // 3600
     for text in (f"2026-01-01 {11 + hours}:00", f"2026-07-01 {13 + hours}:00"):
         assert text in page
+    assert f"<td>2026-01-01 {11 + hours}:00 {zone}</td>" in page
+    assert Journal(tmp_path).champion()
 
 
 def test_a_dashboard_that_no_longer_answers_says_so_and_keeps_what_it_said(

@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ import pytest
 import uvicorn
 
 from cloze.core.artifacts import lock
+from cloze.flows.machine import slots
+from cloze.flows.nightly.journal import Champion, Journal
 from cloze.flows.run import server_addresses
 from cloze.flows.ui.dashboard import application
 
@@ -90,6 +93,14 @@ def write_run(runs: Path, name: str, **values: Any) -> None:
     (runs / name / "_status" / "1.json").write_text(json.dumps(record))
 
 
+def crown(runs: Path, **values: Any) -> None:
+    """A night that has found a champion."""
+    champion = Champion(
+        **{"key": "k", "checkpoint": "/c", "run": "going", "step": 8000, "since": 1.7e9, **values}
+    )
+    Journal(runs).append({"kind": "night", "seen": [], "failed": {}, "champion": asdict(champion)})
+
+
 def test_a_run_with_its_nodes_that_run_or_wait_for_a_slot(site: Site) -> None:
     why = "waits for a slot: CPU 0 is held by first (process 7)"
     nodes = {
@@ -135,6 +146,7 @@ def test_what_runs_say_is_text(site: Site) -> None:
         },
     }
     write_run(site.runs, "a&b<i>", nodes=nodes, error=EVIL, host=EVIL)
+    crown(site.runs, run=EVIL, why=EVIL, checkpoint=EVIL, scores={EVIL: 51.5})
     status, headers, page = site.get("/")
     assert status == 200
     assert "<script>alert" not in page
@@ -144,6 +156,7 @@ def test_what_runs_say_is_text(site: Site) -> None:
     nonce = headers["content-security-policy"].split("script-src 'nonce-")[1].split("'")[0]
     assert page.count(f'<script nonce="{nonce}">') == page.count("<script") == 1
     assert site.get("/")[1]["content-security-policy"] != headers["content-security-policy"]
+    Journal(site.runs).path.unlink()
 
 
 def test_the_page_loads_nothing_from_elsewhere(site: Site) -> None:
@@ -196,23 +209,56 @@ def test_its_own_names_are_served_and_nothing_is_changed(site: Site) -> None:
     assert site.get("/", "DELETE")[0] == 405
 
 
-def test_the_links_to_servers_are_shown_while_they_run(site: Site) -> None:
+def test_the_champion_is_shown(site: Site) -> None:
+    assert "Champion" not in site.get("/")[2]
+    crown(site.runs, scores={"sst2": 91.25}, why="better on sst2")
+    _, _, page = site.get("/")
+    assert "going step 8,000" in page
+    assert "sst2 91.2" in page  # hundredths, as on the trend page
+    assert "better on sst2" in page
+    Journal(site.runs).path.unlink()
+
+
+def test_holders_of_slots_are_shown(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = [
+        slots.Holder(slot=slot, pid=1, run="<b>first</b>", node="pretrain", since=1.0)
+        for slot in ("gpu0", "core1", "core2")
+    ]
+    monkeypatch.setattr(slots, "holders", lambda: held)
+    _, _, page = site.get("/")
+    assert "<td>&lt;b&gt;first&lt;/b&gt;</td><td>pretrain</td><td>gpu0 2 cores</td>" in page
+    monkeypatch.setattr(slots, "holders", list)
+    assert "All slots are free." in site.get("/")[2]
+
+
+def test_servers_and_the_links_to_them_are_shown(site: Site) -> None:
     write_run(site.runs, "linked", prefect="11-22")
+    services = {
+        "mlflow": {"title": "MLflow", "state": "up", "address": "http://127.0.0.1:5001",
+        "since": time.time() - 75, "restarts": 2, "last": "was killed"},
+        "worker": {"title": "Prefect's worker", "state": "waiting", "address": None, "since": 0.0,
+        "restarts": 5, "last": "ended"},
+    }  # fmt: skip
     addresses = {"mlflow": "http://127.0.0.1:5001", "prefect": "http://127.0.0.1:4201"}
     with lock.locked(str(server_addresses.directory(site.runs))):
-        server_addresses.write(site.runs, {"state": "up", **addresses})
+        server_addresses.write(site.runs, {"state": "up", **addresses, "services": services})
         _, _, page = site.get("/")
     runs_of_mlflow = "http://127.0.0.1:5001/#/experiments?workflowType=machine_learning"
-    assert page.count(f'<a href="{runs_of_mlflow}">MLflow</a>') == 1
+    assert page.count(f'<a href="{runs_of_mlflow}">MLflow</a>') == 2
     assert '<a href="http://127.0.0.1:4201/runs/flow-run/11-22">linked</a>' in page
+    assert "1 min 15 s" in page
+    assert "last time it was killed" in page
+    assert '<span class="state waiting">waiting</span>' in page
     assert "MLflow" not in site.get("/")[2]  # nobody holds the lease: they do not run
 
 
 def test_each_link_to_a_server_with_a_login_logs_the_browser_in(site: Site) -> None:
     """A browser that typed the password for the dashboard has none for Prefect's pages."""
+    row = {"state": "up", "since": time.time(), "restarts": 0, "last": ""}
+    services = {"prefect": {**row, "title": "Prefect", "address": "http://127.0.0.1:4201"}}
     addresses = {"mlflow": None, "prefect": "http://127.0.0.1:4201", "login": "runs/.servers/login"}
     with lock.locked(str(server_addresses.directory(site.runs))):
-        server_addresses.write(site.runs, {"state": "up", **addresses})
+        server_addresses.write(site.runs, {"state": "up", **addresses, "services": services})
         _, _, page = site.get("/")
     links = re.findall(r'<a href="([^"]*)">Prefect</a>', page)
-    assert links == ["http://127.0.0.1:4201/cloze-login?next=/"]
+    assert links == ["http://127.0.0.1:4201/cloze-login?next=/"] * 2
