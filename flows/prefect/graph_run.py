@@ -38,8 +38,15 @@ from cloze.flows.graph import schedule
 from cloze.flows.prefect import flow_state
 from cloze.flows.prefect import parameters as form
 from cloze.flows.prefect.automations import TAG, tag
-from cloze.flows.prefect.node import RUNNING, install_log_filter, node_of
+from cloze.flows.prefect.node import (
+    NODE_RUN_CONTEXT,
+    NodeRunContext,
+    install_log_filter,
+    node_of,
+    plan_page,
+)
 from cloze.flows.prefect.parameters import parameters_of
+from cloze.flows.prefect.publishing import ArtifactPublisher
 from cloze.flows.run import status_file
 from cloze.flows.run.session import RunSession
 
@@ -252,13 +259,16 @@ def run_as_tasks(session: RunSession, retries: int) -> State[Any]:
         session.screen.print(
             f"[dim]Prefect: {PREFECT_UI_URL.value()}/runs/flow-run/{flow_run.id}[/]", soft_wrap=True
         )
-    token = RUNNING.set(session)
-    futures: dict[str, PrefectFuture[Any]] = {}
-    try:
-        with _graceful_stop(session, futures, in_terminal):
-            _submit_in_order(session, retries, futures)
-    finally:
-        RUNNING.reset(token)
+    with ArtifactPublisher(str(flow_run.id)) as publisher:
+        name = session.config.name
+        publisher.markdown(f"{name}-plan", plan_page(session), f"Plan of run {name}")
+        token = NODE_RUN_CONTEXT.set(NodeRunContext(session, publisher, retries))
+        futures: dict[str, PrefectFuture[Any]] = {}
+        try:
+            with _graceful_stop(session, futures, in_terminal):
+                _submit_in_order(session, retries, futures)
+        finally:
+            NODE_RUN_CONTEXT.reset(token)
     if session.failures:
         raise schedule.combine_errors(session.failures)
     session.started_nodes.forget()

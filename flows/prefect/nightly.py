@@ -1,6 +1,6 @@
 """The nightly flow: `cloze nightly` with the suite's nodes as task runs.
 
-The flow run's final state names the trend page. The deployment's schedule has a cron line and a
+The trend page is published on the flow run's page. The deployment's schedule has a cron line and a
 time zone; its concurrency limit cancels a run that starts while another is in progress. After
 downtime, Prefect starts a late run for each missed one: the first does the work, the others return
 at once because they were due before it started. `since` makes up all of them.
@@ -20,6 +20,7 @@ from pydantic import Field
 from rich.console import Console
 
 from cloze.core.errors import ClozeError, StoppedError
+from cloze.core.humanize import format_number
 from cloze.core.places import runs_directory
 from cloze.core.secrets import redact
 from cloze.flows.graph import overrides, schedule
@@ -30,7 +31,8 @@ from cloze.flows.prefect import flow_state
 from cloze.flows.prefect import parameters as form
 from cloze.flows.prefect.automations import EVALUATED
 from cloze.flows.prefect.graph_run import OPTIONS, run_as_tasks, watch_parent
-from cloze.flows.prefect.node import install_log_filter
+from cloze.flows.prefect.node import install_log_filter, markdown_table
+from cloze.flows.prefect.publishing import ArtifactPublisher
 from cloze.flows.prefect.schedules import night_schedule
 from cloze.flows.run import server_addresses
 from cloze.flows.run.session import RunSession
@@ -99,6 +101,8 @@ def _evaluate(
     for warning in outcome.warnings:
         log.warning("%s", warning)
     log.info("%s", outcome.summary)
+    with ArtifactPublisher(str(flow_run.id)) as publisher:
+        publisher.markdown("night", _page(outcome), outcome.summary)
     return outcome
 
 
@@ -106,3 +110,26 @@ def _trend_page(outcome: NightlyResult) -> str:
     """Return its address on the dashboard, or else its path: browsers open no file from http."""
     dashboard = server_addresses.servers(runs_directory()).get("page")
     return f"{dashboard}/trend" if dashboard else str(outcome.trend)
+
+
+def _page(outcome: NightlyResult) -> str:
+    """Return the markdown page with the result and the path of the trend page."""
+    lines = [outcome.message + "."]
+    if outcome.decision:
+        lines.append(f"**{outcome.decision.why}**")
+    if outcome.trend:
+        lines.append(
+            f"Trend page: {_trend_page(outcome)}, also in MLflow, as a file of the nightly run"
+        )
+    if outcome.evaluated:
+        head = ("checkpoint", "step", "scores", "perplexity")
+        lines.append(markdown_table(head, list(map(_row, outcome.evaluated))))
+    return "\n\n".join(lines)
+
+
+def _row(result: dict[str, Any]) -> tuple[str, ...]:
+    scores = ", ".join(
+        f"{task} {100 * score['mean']:.1f}" for task, score in result["scores"].items()
+    )
+    perplexity = "" if result["perplexity"] is None else format_number(result["perplexity"])
+    return result["run"], f"{result['step']:,}", scores, perplexity

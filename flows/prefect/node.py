@@ -1,15 +1,15 @@
-"""A node as a Prefect task run: log, final state, retries.
-
-Its log has the progress, and the link to its MLflow run, which has the metrics.
-"""
+"""A node as a Prefect task run: markdown pages, log, progress bar, retries."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
+from html import escape
 from typing import Any
 
 from prefect import Task, task
@@ -20,29 +20,114 @@ from prefect.logging import get_run_logger
 from prefect.runtime import task_run
 from prefect.states import Cancelled, Completed
 
-from cloze.core import places
+from cloze.core import places, storage
 from cloze.core.errors import ClozeError, StoppedError
-from cloze.core.humanize import format_count, format_duration, labelled
+from cloze.core.humanize import format_bytes, format_count, format_duration, format_number, labelled
 from cloze.core.secrets import redact
+from cloze.core.stages.execute import BuildResult
 from cloze.core.stages.stage import Reporter
 from cloze.flows.graph import nodes, plan
 from cloze.flows.graph.stages import headline
 from cloze.flows.machine import retry_policy
+from cloze.flows.prefect.publishing import ArtifactPublisher, ProgressArtifact
 from cloze.flows.run import server_addresses
 from cloze.flows.run.session import RunSession
 from cloze.flows.tracking import spool_state
-from cloze.flows.tracking.spool import DIRECTORY
+from cloze.flows.tracking.spool import DIRECTORY, flatten, tracking_uri
+from cloze.flows.views.run_tables import format_total_seconds
+
+MOST_ROWS = 200
+
+
+def plan_page(session: RunSession) -> str:
+    """Return the plan as a markdown page: each node, whether it runs, why and for how long."""
+    rows = []
+    for step in session.steps:
+        what, seconds = "**run**", format_total_seconds([session.estimates[step.name]])
+        if step.cached:
+            what, seconds = "–", ""
+        rows.append((step.name, what, step.reason, seconds))
+    table = markdown_table(("node", "what", "why", "expected"), rows)
+    return f"Run `{session.config.name}` in `{session.directory.resolve()}`\n\n{table}"
+
+
+def node_page(
+    session: RunSession, step: plan.PlannedNode, result: BuildResult, build_id: str | None
+) -> str:
+    """Return a node's metrics and the links to its artifact, its MLflow run and its report.
+
+    Args:
+        build_id: id of the node's MLflow run; None: no run was recorded this time.
+    """
+    manifest = result.manifest
+    artifact, runs = storage.absolute(result.artifact), places.runs_directory()
+    links = [f"artifact: `{artifact}`"]
+    mlflow = server_addresses.mlflow(runs)
+    if mlflow and build_id:
+        page = spool_state.page(runs / DIRECTORY, build_id, mlflow)
+        links.append(f"MLflow: [{step.name}]({page or mlflow})")
+    elif mlflow:
+        links.append(f"MLflow: [{mlflow}]({mlflow})")
+    else:
+        links.append(f"MLflow: `{redact(tracking_uri(runs))}`")
+    if report := manifest.summary.get("report"):
+        links.append(f"report: `{storage.join(artifact, report)}`, in MLflow as a file of the run")
+    rows = [("built in", format_duration(manifest.seconds))]
+    if manifest.rows:
+        rows.append(("rows", f"{manifest.rows:,}"))
+    for name, value in flatten(manifest.summary):
+        if value not in (None, ""):
+            rows.append((name, _format(name, value)))
+    rows += [(f"count {key}", f"{count:,}") for key, count in manifest.counters.items()]
+    return (
+        "\n".join(f"- {link}" for link in links)
+        + "\n\n"
+        + markdown_table(("metric", "value"), rows)
+    )
+
+
+def _format(name: str, value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return json.dumps(value)[:200]
+    if name.endswith("_bytes") and isinstance(value, (int, float)):
+        return format_bytes(value)
+    return format_number(value)
+
+
+def markdown_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Return a table of at most `MOST_ROWS` rows."""
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    lines += ["| " + " | ".join(_cell(value) for value in row) + " |" for row in rows[:MOST_ROWS]]
+    if len(rows) > MOST_ROWS:
+        lines.append(f"\n… and {len(rows) - MOST_ROWS} more")
+    return "\n".join(lines)
+
+
+def _cell(text: str) -> str:
+    """Escape text for a table cell, so that a document's text is not read as markup."""
+    return escape(text, quote=False).replace("|", "\\|").replace("\n", " ")
+
 
 LOG_SECONDS = 30.0
+BAR_SECONDS = 2.0
 FIGURES = 4  # metrics per log line
 
 
-RUNNING: ContextVar[RunSession] = ContextVar("running")  # the session whose nodes are task runs
+@dataclass(frozen=True, slots=True)
+class NodeRunContext:
+    """Context of a flow run's nodes; `retries` applies to nodes whose config sets none."""
+
+    session: RunSession
+    publisher: ArtifactPublisher
+    retries: int
+
+
+NODE_RUN_CONTEXT: ContextVar[NodeRunContext] = ContextVar("running")
 
 
 def _should_retry(task: Task[Any, Any], run: Any, state: State[Any]) -> bool:
     del run
-    session = RUNNING.get()
+    session = NODE_RUN_CONTEXT.get().session
     # the state's own error has lost its type, see `node`
     error = session.failures.get(task.name, state.data)
     step = session.step(task.name)
@@ -56,11 +141,13 @@ def node(name: str, why: str) -> State[Any]:
     The artifact's fingerprint decides whether the node is cached. Prefect's cache cannot notice
     that a directory was removed.
     """
-    session, log = RUNNING.get(), get_run_logger()
+    context, log = NODE_RUN_CONTEXT.get(), get_run_logger()
+    session, run_id = context.session, str(task_run.id)
     step = session.step(name)
     reason = "Nothing to do" if step.cached else f"Reason to run: {why}"
     log.info("%s. Artifact: %s", reason, step.artifact)
-    with TaskRunReporter(session, step, log) as reporter:
+    bar = context.publisher.progress(f"{session.config.name}-{name}-progress", run_id, name)
+    with TaskRunReporter(session, step, bar, log) as reporter:
         try:
             result = session.run_node(step, attempt=task_run.run_count or 1, also=reporter)
         except (StoppedError, KeyboardInterrupt) as error:
@@ -75,11 +162,11 @@ def node(name: str, why: str) -> State[Any]:
                 raise RuntimeError(redact(f"{type(error).__name__}: {error}")) from None
             raise
     summary = log_warnings(headline(result.manifest), log)
+    page = node_page(session, step, result, reporter.build_id)
+    context.publisher.markdown(f"{session.config.name}-{name}", page, f"{name}: {summary}", run_id)
     if result.cached:
         return Completed(name="Cached", message=f"nothing to do{summary and ': '}{summary}")
     log.info("built in %s: %s", format_duration(result.seconds), summary)
-    if link := mlflow_page(reporter.build_id):
-        log.info("MLflow: %s", link)
     return Completed(message=summary or "built")
 
 
@@ -89,13 +176,6 @@ def log_warnings(text: str, log: logging.Logger | logging.LoggerAdapter[Any]) ->
     for warning in warnings:
         log.warning("%s", warning)
     return summary
-
-
-def mlflow_page(build_id: str | None) -> str | None:
-    """Return the address of a build's MLflow run; None: no server is known, or not yet the run."""
-    runs = places.runs_directory()
-    server = server_addresses.mlflow(runs)
-    return spool_state.page(runs / DIRECTORY, build_id, server) if server and build_id else None
 
 
 def _describe_stop(step: plan.PlannedNode, reporter: TaskRunReporter) -> str:
@@ -121,32 +201,40 @@ def node_of(step: plan.PlannedNode, usual_retries: int) -> Task[[str, str], Stat
 
 
 class TaskRunReporter(Reporter):
-    """Reporter of a node's progress to the log of its task run."""
+    """Reporter of a node's progress to its task run: log lines and progress bar."""
 
     def __init__(
         self,
         session: RunSession,
         step: plan.PlannedNode,
+        bar: ProgressArtifact,
         log: logging.Logger | logging.LoggerAdapter[Any],
     ) -> None:
-        self.session, self.step, self.log = session, step, log
+        self.session, self.step, self.bar, self.log = session, step, bar, log
         self.build_id: str | None = None
         self.seconds: float | None = None  # grace period that it asked for
-        self._logged = 0.0  # when, on the monotonic clock
+        self._logged = self._shown = 0.0
         self._part: Any = None
         self._warned: set[str] = set()
-        self._line = self._logged_line = ""  # the newest, and the last one that was logged
+        self._last: tuple[float, str] | None = None
+        self._logged_line = ""
         self._numbers: dict[str, float] = {}  # newest value of each, in the order of first reports
 
     def __enter__(self) -> TaskRunReporter:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self._line != self._logged_line:
-            self.log.info("%s", self._line)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        percent, text = self._last or (0.0, "")
+        if text and text != self._logged_line:
+            self.log.info("%s", text)
+        if kind is None and percent < 100.0 and self.build_id is not None:
+            percent, text = 100.0, f"finished: {text}" if percent else "finished"
+        if text:
+            self.bar.set(percent, text)
 
     def build_started(self, build_id: str) -> None:
         self.build_id = build_id
+        self.bar.set(0.0, "started")
         self._logged = time.monotonic()
 
     def progress(
@@ -157,17 +245,20 @@ class TaskRunReporter(Reporter):
             self._warned.add(str(warning))
             self.log.warning("%s", redact(str(warning)))
         now, step = time.monotonic(), figures.get("step")
-        self._line = self._describe(done, total, unit, figures)
+        text = self._line(done, total, unit, figures)
+        percent = 100.0 * done / total if total else 0.0
+        self._last = (min(percent, 100.0), text)
+        if now > self._shown + BAR_SECONDS:
+            self._shown = now
+            self.bar.set(*self._last)
         if now > self._logged + LOG_SECONDS or (isinstance(step, str) and step != self._part):
-            self._logged, self._part, self._logged_line = now, step, self._line
-            self.log.info("%s", self._line)
+            self._logged, self._part, self._logged_line = now, step, text
+            self.log.info("%s", text)
 
     def shutdown_time(self, seconds: float) -> None:
         self.seconds = seconds
 
-    def _describe(
-        self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]
-    ) -> str:
+    def _line(self, done: float, total: float | None, unit: str, figures: Mapping[str, Any]) -> str:
         words = [
             str(figures[name]) for name in ("step", "note") if isinstance(figures.get(name), str)
         ]

@@ -182,6 +182,12 @@ class Operations:
         )
         return [(line["level"], line["message"]) for line in found]
 
+    def artifacts(self, flow_run: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.call(
+            "/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [flow_run]}}}
+        )
+        return found
+
     def training(self, run: str) -> bool:
         """Whether a toy training of the run has begun to count."""
         return bool(list((self.runs / run).glob("train*/_checkpoint")))

@@ -59,6 +59,14 @@ def test_what_failed_and_what_follows_runs_again_by_the_uis_retry(
     }
     assert artifact.read_manifest(str(operations.runs / toys.run / "letters")).created == made
 
+    shown = operations.artifacts(flow_run)
+    bars = [entry for entry in shown if entry["type"] == "progress"]
+    assert bars
+    assert max(float(bar["data"]) for bar in bars) == 100.0
+    pages = {entry["key"]: entry["data"] for entry in shown if entry["type"] == "markdown"}
+    page = next(text for key, text in pages.items() if key.endswith("-train"))
+    assert str(operations.runs / toys.run / "train-") in page
+    assert "| resumed | 0 |" in page
     texts = [text for _, text in operations.logs(flow_run)]
     assert any("a cable was pulled" in text for text in texts)
     assert any(text.startswith("Reason to run: not made yet. Artifact: ") for text in texts)
@@ -362,7 +370,7 @@ def test_a_schedule_fires(operations: Operations, toys: Toys) -> None:
 
 
 def test_a_secret_is_nowhere(operations: Operations, toys: Toys) -> None:
-    """One that an error speaks of: in no state, log or parameter."""
+    """One that an error speaks of: in no state, log, parameter or page."""
     flow_run = operations.trigger(
         "full-run/toys", config=toys.write(train={"leaky": True}), retries=0
     )
@@ -373,6 +381,7 @@ def test_a_secret_is_nowhere(operations: Operations, toys: Toys) -> None:
         operations.call(f"/flow_runs/{flow_run}"),
         tasks,
         operations.logs(flow_run),
+        operations.artifacts(flow_run),
     ]
     assert "the store refused ***" in json.dumps(all_of_it[1])
     assert PLANTED not in json.dumps(all_of_it)

@@ -1,4 +1,4 @@
-"""What Prefect's pages show of a run: its last state, fields with titles."""
+"""What Prefect's pages show of a run: its last state, bars with their node, fields with titles."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from prefect.states import Cancelled, Running
 from cloze.flows.prefect import deploy, graph_run
 from cloze.flows.prefect.graph_run import full_run
 from cloze.flows.prefect.node import SingleLineErrorFilter
+from cloze.flows.prefect.publishing import ArtifactPublisher
 
 
 def record(message: str) -> logging.LogRecord:
@@ -83,6 +84,19 @@ def test_a_run_that_was_deleted_in_prefect_says_so(
     with pytest.raises(Abort), graph_run._graceful_stop(session, {}, False):
         raise graph_run.flow_state.EndRequested(state)
     assert session.ending == ("cancelled", says)
+
+
+def test_each_bar_has_the_name_of_its_node() -> None:
+    sent: list[Any] = []
+    client: Any = SimpleNamespace(
+        create_artifact=lambda artifact: sent.append(artifact) or SimpleNamespace(id=uuid4())
+    )
+    publisher = ArtifactPublisher(str(uuid4()))
+    for node in ("pretrain", "finetune@sst2-1"):
+        publisher.progress(f"demo-{node}-progress", str(uuid4()), node)._send(client)
+    assert [artifact.key for artifact in sent] == [
+        "demo-pretrain-progress", "demo-finetune-sst2-1-progress"
+    ]  # fmt: skip
 
 
 def test_fields_of_a_form_have_titles() -> None:
