@@ -63,8 +63,8 @@ def _pages(runs: Path) -> Iterator[tuple[str, str]]:
     with pytest.MonkeyPatch.context() as patch:
         holder = SimpleNamespace(slot="gpu-0", run="going", node="pretrain", pid=7)
         cores = [SimpleNamespace(slot=f"cpu-{n}", run="going", node="tag", pid=7) for n in range(2)]
-        patch.setattr(prometheus.slots, "holders", lambda: [holder, *cores])
-        patch.setattr(prometheus.slots, "machine", lambda: SimpleNamespace(cpus=8, gpus=("0", "1")))
+        patch.setattr(dashboard.slots, "holders", lambda: [holder, *cores])
+        patch.setattr(dashboard.slots, "machine", lambda: SimpleNamespace(cpus=8, gpus=("0", "1")))
         yield "metrics", prometheus.metrics(runs).decode()
         record = json.loads((runs / "going" / "_status" / "1.json").read_text())
         live_record = {"going": {**record, "state": "running"}}
@@ -75,6 +75,8 @@ def _pages(runs: Path) -> Iterator[tuple[str, str]]:
         yield "metrics of a run", "\n".join(families)
         servers = {
             "prefect": "http://127.0.0.1:4200", "mlflow": "http://127.0.0.1:5000", "state": "up", "login": True,
+            "services": {"prefect": {"title": "Prefect", "state": "up", "restarts": 1, "last": "stopped",
+                                     "address": "a", "since": NOW - 75}},
         }  # fmt: skip
         patch.setattr(dashboard.server_addresses, "servers", lambda runs: servers)
         patch.setattr(dashboard.secrets, "token_urlsafe", lambda size: f"nonce{size}")
@@ -96,7 +98,16 @@ def _pages(runs: Path) -> Iterator[tuple[str, str]]:
             )
             yield f"GET {path}", f"{answer.status_code} {headers}\n{text}"
         servers["login"] = False
-        yield "rows", json.dumps(dashboard.run_rows(runs, servers))
+        yield (
+            "rows",
+            json.dumps(
+                [
+                    dashboard.run_rows(runs, servers),
+                    dashboard.server_rows(servers, {}),
+                    dashboard.slot_rows(),
+                ]
+            ),
+        )
 
 
 def _nights() -> Iterator[tuple[str, str]]:
