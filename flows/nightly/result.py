@@ -1,9 +1,8 @@
 """Result of a nightly run: for the terminal, the flow, MLflow and the trend page.
 
-MLflow gets a run with the decision and the trend page, through the spool, so nothing waits for a
-server. The scores are metrics of the suite's nodes, which its session records, and of the
-checkpoints' model versions. The trend page is one file that needs no network; it is drawn from the
-journal alone.
+MLflow gets a run with the decision and the trend page, with a child run for each checkpoint's
+scores. They go through the spool, so nothing waits for a server. The suite's session records its
+own nodes. The trend page is one file that needs no network; it is drawn from the journal alone.
 """
 
 from __future__ import annotations
@@ -113,6 +112,21 @@ def log_to_mlflow(runs: Path, started: float, outcome: NightlyResult, project: s
     night = spool.start_run(name, tags={"cloze.kind": "night"})
     new = len(outcome.choice.new)
     spool.params(night, {"new": new, "promoted": outcome.is_promoted, "why": outcome.why})
+    for result in outcome.evaluated:
+        tags = {
+            "cloze.kind": "candidate",
+            "cloze.fingerprint": result["key"],
+            "cloze.run_name": result["run"],
+        }
+        run = spool.start_run(f"{result['run']} step {result['step']}", night, tags)
+        metrics = {
+            task: {score["metric"]: score["mean"], "deviation": score["deviation"]}
+            for task, score in result["scores"].items()
+        }
+        if result["perplexity"] is not None:
+            metrics["heldout_perplexity"] = result["perplexity"]
+        spool.metrics(run, metrics, int(result["step"]))
+        spool.end_run(run)
     spool.file(night, str(outcome.trend))
     spool.end_run(night)
     spool.close()
