@@ -51,7 +51,7 @@ def sweep(runs: Path, api: str | None = None, *, mark: bool = True) -> list[str]
 
 def _owners(runs: Path) -> dict[str, Record]:
     """Return the record of each flow run that has one, by flow run id."""
-    owners = {}
+    owners: dict[str, Record] = {}
     for directory in status_file.directories(runs):
         for path in status_file.records_in(directory):
             with suppress(FileNotFoundError):
