@@ -9,18 +9,16 @@ from typing import Any
 import click
 
 from cloze.core.errors import UsageError, did_you_mean
-from cloze.core.humanize import format_bytes, format_duration
 from cloze.core.places import runs_directory
 from cloze.flows.commands.base.field_options import FiniteRange
 from cloze.flows.commands.base.options import complete_from, emit, json_option
-from cloze.flows.nightly import journal
-from cloze.flows.run import retention, targets
-from cloze.flows.views import terminal
 
 SHOWN = 30  # rows of the table
 
 
 def _run_names(ctx: click.Context) -> list[str]:
+    from cloze.flows.run import targets
+
     return targets.run_names(runs_directory())
 
 
@@ -42,6 +40,9 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
     Kept are the current results of other runs, champions, whatever a run in progress uses, and
     everything from which those were made.
     """
+    from cloze.flows.nightly import journal
+    from cloze.flows.run import retention
+
     runs = runs_directory()
     known = _run_names(click.get_current_context())
     for name in discarded:
@@ -74,6 +75,9 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
 
 
 def _show(found: Any, unneeded: Any, removed: Any, free: int, delete: bool) -> None:
+    from cloze.core.humanize import format_bytes, format_duration
+    from cloze.flows.views import terminal
+
     table = terminal.table_of(("size", "used", "artifact", "needed for"), right=("size", "used"))
     for stored in found[:SHOWN]:
         reasons = stored.needed_for

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from cloze.core import storage
-from cloze.core.artifacts import artifact
 from cloze.core.errors import UsageError
 from cloze.core.hub_names import hub_source
 from cloze.flows.commands.base.field_options import Count
@@ -26,13 +25,6 @@ from cloze.flows.commands.base.options import (
     weights,
 )
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
-from cloze.flows.graph import stages
-from cloze.flows.graph.command import run_tool
-from cloze.flows.graph.overrides import merge
-from cloze.flows.run.targets import resolve_path
-from cloze.flows.views import terminal
-from cloze.flows.views.inspection import comparison, page, render
-from cloze.flows.views.live import StageDisplay
 
 SOURCES = "Sources"
 TOKENIZER_HELP = "Vocab artifact, vocab.txt, tokenizer.json or Hugging Face directory."
@@ -98,6 +90,8 @@ def _describe_sources(
     metadata: Sequence[tuple[str, str, str]] | None,
 ) -> None:
     """Add the values of --column and --source-metadata to the sources."""
+    from cloze.flows.graph import stages
+
     config: Any = stages.stage("corpus").config
     if columns:
         arguments.config["sources"] = config.with_columns(arguments.config["sources"], columns)
@@ -147,6 +141,14 @@ def explain(
 
     TITLE is the title or the id of a document in the sources. Nothing is written.
     """
+    from cloze.flows.graph import stages
+    from cloze.flows.graph.command import run_tool
+    from cloze.flows.graph.overrides import merge
+    from cloze.flows.run.targets import resolve_path
+    from cloze.flows.views import terminal
+    from cloze.flows.views.inspection import page
+    from cloze.flows.views.live import StageDisplay
+
     if corpus is not None:
         if "preset" in {**arguments.config, **arguments.overrides}:
             raise click.UsageError("--corpus has the options of its own preset; leave preset out")
@@ -204,6 +206,10 @@ def compare_vocab(tokenizers: tuple[str, ...], corpus: str, as_json: bool) -> No
 
     TOKENIZER is a vocab artifact, a Hugging Face directory, or a tokenizer's file.
     """
+    from cloze.flows.graph.command import run_tool
+    from cloze.flows.views import terminal
+    from cloze.flows.views.inspection import comparison
+
     summary = run_tool(
         "compare-vocab", {"tokenizers": list(tokenizers)}, {"corpus": corpus}, where="vocab"
     )
@@ -243,6 +249,7 @@ def dataset(arguments: StageArguments) -> None:
 
 def _take_settings(arguments: StageArguments) -> None:
     """Take the settings and the tokenizer from the dataset that is extended."""
+
     append = arguments.inputs["append"]
     refused = [f"--{name.replace('_', '-')}" for name in arguments.config]
     refused += [f"--set {name}" for name in arguments.overrides]
@@ -258,6 +265,8 @@ def _take_settings(arguments: StageArguments) -> None:
 
 def _settings_of(path: str, stage: str, option: str) -> dict[str, Any]:
     """Return the config of the artifact at `path`; raise UsageError if it is of another stage."""
+    from cloze.core.artifacts import artifact
+
     manifest = artifact.read_manifest(path)
     if manifest.stage != stage:
         raise UsageError(
@@ -269,6 +278,9 @@ def _settings_of(path: str, stage: str, option: str) -> dict[str, Any]:
 
 def _show_tokens(out: str) -> None:
     """Print token counts by reason and the row fill, if standard error is a terminal."""
+    from cloze.core.artifacts import artifact
+    from cloze.flows.views import terminal
+
     screen = terminal.console()
     if not screen.is_terminal:
         return
@@ -308,6 +320,11 @@ def inspect_(path: str, row: int, mask_copy: int, split: str, as_json: bool) -> 
 
     PATH is a dataset artifact, one of its shards, or a node (RUN/NODE).
     """
+    from cloze.flows.graph.command import run_tool
+    from cloze.flows.run.targets import resolve_path
+    from cloze.flows.views import terminal
+    from cloze.flows.views.inspection import render
+
     values = {"row": row, "copy_number": mask_copy, "split": split}
     inputs = {"dataset": resolve_path(path)}
     summary = run_tool("inspect", values, inputs, where="dataset")

@@ -19,7 +19,6 @@ from cloze.flows.commands.base.options import (
     weights,
 )
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
-from cloze.flows.views import terminal
 
 if TYPE_CHECKING:
     from cloze.core.stages.execute import BuildResult
@@ -134,6 +133,7 @@ def evaluate(arguments: StageArguments, predictions: str | None) -> None:
     """Score a fine-tuned checkpoint on labelled data."""
 
     def copy_predictions(result: BuildResult) -> dict[str, Any]:
+
         if predictions is None:
             return {}
         path = storage.join(result.artifact, str(result.manifest.summary["predictions"]))
@@ -162,6 +162,8 @@ def score_pairs(arguments: StageArguments) -> None:
 
 def _show_phenomena(result: BuildResult) -> dict[str, Any]:
     """Print the accuracy of each phenomenon, lowest first."""
+    from cloze.flows.views import terminal
+
     table = terminal.table_of(("accuracy", "phenomenon"), right=("accuracy",))
     by_phenomenon = result.manifest.summary["metrics"]["by_phenomenon"]
     for name, value in sorted(by_phenomenon.items(), key=lambda item: float(item[1])):

@@ -7,15 +7,13 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
-from rich.markup import escape
 
 from cloze.core import places
 from cloze.core.errors import UsageError
-from cloze.core.humanize import format_duration, format_number, on_one_line
+from cloze.core.humanize import on_one_line
 from cloze.flows.commands.base.options import emit, json_option
 from cloze.flows.commands.run import complete_config, set_option
 from cloze.flows.commands.services import lineage_tree, print_tree
-from cloze.flows.views import terminal
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -84,6 +82,9 @@ def _schedule() -> Schedule:
 
 
 def _show_preview(preview: dict[str, Any]) -> None:
+    from cloze.core.humanize import format_duration
+    from cloze.flows.views import terminal
+
     out = terminal.output()
     current = preview["champion"]
     name = f"{current['run']} step {current['step']:,}" if current else "none yet"
@@ -116,6 +117,10 @@ def _show_preview(preview: dict[str, Any]) -> None:
 
 
 def _show_result(result: NightlyResult) -> None:
+    from rich.markup import escape
+
+    from cloze.flows.views import terminal
+
     out = terminal.console()
     if result.evaluated:
         out.print()
@@ -132,6 +137,9 @@ def _show_result(result: NightlyResult) -> None:
 
 def _score_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a table of the scores of evaluated checkpoints, in hundredths."""
+    from cloze.core.humanize import format_number
+    from cloze.flows.views import terminal
+
     tasks = list(dict.fromkeys(task for row in rows for task in row["scores"]))
     columns = ("step", *tasks, "perplexity")
     table = terminal.table_of(("checkpoint", *columns), right=columns)
@@ -165,6 +173,7 @@ def champion(rollback: bool, promote: str | None, reason: str | None, as_json: b
     from cloze.flows.nightly import journal as journals
     from cloze.flows.nightly import registration
     from cloze.flows.run.targets import resolve_path
+    from cloze.flows.views import terminal
 
     journal = journals.Journal(places.runs_directory())
     if rollback and promote:

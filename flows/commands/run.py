@@ -15,11 +15,6 @@ from cloze.core import storage
 from cloze.core.places import runs_directory
 from cloze.flows.commands.base.options import Command, complete_from, emit, json_option
 from cloze.flows.commands.base.stage_command import parse_overrides
-from cloze.flows.graph import estimate, schedule
-from cloze.flows.graph.plan import result_json
-from cloze.flows.run import server_addresses
-from cloze.flows.views import run_tables, terminal
-from cloze.flows.views.run_tables import left_out_lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -139,6 +134,9 @@ def plan(as_json: bool, **options: Any) -> None:
 
 def show_plan(session: RunSession, as_json: bool) -> None:
     """Print which nodes would run, why, and at what cost."""
+    from cloze.flows.graph import estimate
+    from cloze.flows.views import run_tables, terminal
+
     estimates, left_out = session.estimates, session.config.left_out
     total = estimate.parallel_seconds(session.steps, estimates)
     if not as_json:
@@ -165,6 +163,7 @@ def start(session: RunSession, *, prefect: bool | None, as_json: bool) -> None:
 
     `prefect`: run as a Prefect flow; None: only if a known server responds.
     """
+    from cloze.flows.graph.plan import result_json
     from cloze.flows.run.session import run_plain
 
     if session.nothing_to_do or not _with_prefect(session, prefect):
@@ -185,6 +184,9 @@ def start(session: RunSession, *, prefect: bool | None, as_json: bool) -> None:
 
 def _show_results(session: RunSession, results: Mapping[str, BuildResult]) -> None:
     """Print the table of results, the tables in their summaries, and the paths of reports."""
+    from cloze.flows.views import terminal
+    from cloze.flows.views.run_tables import left_out_lines
+
     screen, summaries = session.screen, [result.manifest.summary for result in results.values()]
     sections = {step.name: step.node.section for step in session.steps}
     screen.print()
@@ -204,6 +206,8 @@ def _show_results(session: RunSession, results: Mapping[str, BuildResult]) -> No
 
 def _with_prefect(session: RunSession, requested: bool | None) -> bool:
     """Decide whether to run as a Prefect flow, and export the API of the server to use."""
+    from cloze.flows.run import server_addresses
+
     if requested is False:
         return False
     api = server_addresses.api(runs_directory())
@@ -223,6 +227,7 @@ def run_with_prefect(session: RunSession) -> Mapping[str, BuildResult]:
 
     Errors of stages are raised as they are, and so is any error that is not about the server.
     """
+    from cloze.flows.graph import schedule
     from cloze.flows.prefect.environment import prepare_prefect
     from cloze.flows.run.session import run_plain
 

@@ -9,14 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloze.core import accounts, storage
-from cloze.core.artifacts import artifact, claim
-from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import DataError, UsageError, shell_command
-from cloze.core.humanize import format_number, printable
+from cloze.core.humanize import printable
 from cloze.core.places import runs_directory
 from cloze.core.records import read_record
-from cloze.core.stages.execution import without_other_launchers
-from cloze.core.stages.worker import JOB, LOGS, Job, local_directory
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
 from cloze.flows.commands.base.stage_command import (
     OF_EXECUTION,
@@ -26,11 +22,6 @@ from cloze.flows.commands.base.stage_command import (
     run_stage,
 )
 from cloze.flows.commands.run import PREFECT
-from cloze.flows.graph import stages
-from cloze.flows.launch import cancel_requests, coordinator
-from cloze.flows.run import cancellation, source, status_file, targets
-from cloze.flows.views import run_tables, terminal
-from cloze.flows.views.live import training_line
 
 if TYPE_CHECKING:
     from cloze.flows.run.session import RunParameters
@@ -50,6 +41,10 @@ def status(target: str | None, mine: bool, as_json: bool) -> None:
     Runs and the artifacts that commands make are in ./runs, or in $CLOZE_RUNS_DIR. TARGET is a
     run, a node, or the directory of an artifact.
     """
+    from cloze.core.artifacts.lineage import containing_artifact
+    from cloze.flows.run import status_file, targets
+    from cloze.flows.views import run_tables, terminal
+
     runs, out = runs_directory(), terminal.output()
     if target is not None and mine:
         raise UsageError("--mine is for the list of runs; leave out --mine or TARGET")
@@ -107,6 +102,8 @@ def logs(target: str, lines: int, as_json: bool) -> None:
     TARGET is a run, a node (RUN/NODE, such as sample/finetune@sst2-1), a stage, or the directory of
     an artifact. Of several artifacts, the one with the newest log is shown.
     """
+    from cloze.core.stages.worker import LOGS, local_directory
+
     path = _newest_logs(target)
     log_files = sorted((local_directory(path) / LOGS).glob("*.log"))
     ends = {log: _end(str(log), lines) for log in log_files}
@@ -125,6 +122,10 @@ def logs(target: str, lines: int, as_json: bool) -> None:
 
 def _newest_logs(text: str) -> str:
     """Return the artifact with the newest log, of those that a TARGET names."""
+    from cloze.core.artifacts.lineage import containing_artifact
+    from cloze.core.stages.worker import LOGS, local_directory
+    from cloze.flows.run import targets
+
     resolved = targets.resolve(text, in_any_run=True)
     mtimes = [
         (log.stat().st_mtime_ns, path)
@@ -138,11 +139,15 @@ def _newest_logs(text: str) -> str:
 
 
 def _end(path: str, lines: int) -> list[str]:
+
     return storage.read_at_once(path).decode(errors="replace").splitlines()[-lines:]
 
 
 def _format_metrics(line: str) -> str:
     """Return a line of metrics in readable form."""
+    from cloze.core.humanize import format_number
+    from cloze.flows.views.live import training_line
+
     values = read_record(line)
     if values is None:
         return line
@@ -161,6 +166,9 @@ def cancel(target: str, as_json: bool) -> None:
     or a node, started by any launcher on any machine. `cloze resume TARGET` continues a run or a
     training; the same command again continues any other stage.
     """
+    from cloze.core.artifacts.lineage import containing_artifact
+    from cloze.flows.run import targets
+
     resolved = targets.resolve(target)
     if resolved.is_run:
         _cancel_run(
@@ -171,6 +179,9 @@ def cancel(target: str, as_json: bool) -> None:
 
 
 def _cancel_artifact(path: str, as_json: bool) -> None:
+    from cloze.flows.launch import cancel_requests, coordinator
+    from cloze.flows.run import status_file
+
     record = status_file.newest(status_file.directory_of(runs_directory(), path))
     launch = coordinator.unattended(path)
     is_queued = record is not None and record["state"] == status_file.RUNNING and launch is None
@@ -186,6 +197,8 @@ def _cancel_artifact(path: str, as_json: bool) -> None:
 
 
 def _how_to_continue(path: str) -> str:
+    from cloze.core.stages.worker import JOB, LOGS, Job
+
     job_file = storage.join(path, LOGS, JOB)
     if storage.exists(job_file) and Job.read(job_file).stage in TRAININGS:
         return f"Continue with {shell_command('resume', path)}."
@@ -193,6 +206,8 @@ def _how_to_continue(path: str) -> str:
 
 
 def _cancel_run(name: str, as_json: bool, remedy: str) -> None:
+    from cloze.flows.run import cancellation, status_file
+
     record = cancellation.cancel(runs_directory(), name, _note)
     nodes, stop_states = record["nodes"], (status_file.STOPPED, status_file.CRASHED)
     stopped = [node for node in nodes if nodes[node]["state"] in stop_states]
@@ -203,6 +218,8 @@ def _cancel_run(name: str, as_json: bool, remedy: str) -> None:
 
 
 def _note(text: str) -> None:
+    from cloze.flows.views import terminal
+
     terminal.console().print(text, markup=False, soft_wrap=True)
 
 
@@ -213,11 +230,13 @@ ALONE = {"launcher": "local", "nodes": 1}
 class _Resume(GroupedCommand):
     """Command that adds the execution options of a training on first use."""
 
-    def all_params(self) -> list[click.Parameter]:
-        from cloze.flows.commands.base.field_options import execution_options
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if not any((parameter.name or "").startswith(OF_EXECUTION) for parameter in self.params):
+            from cloze.flows.commands.base.field_options import execution_options
 
-        own = execution_options(OF_EXECUTION, "", parallel_fields().__contains__)
-        return [*self.params, *own]
+            read = parallel_fields()
+            self.params += execution_options(OF_EXECUTION, "", lambda name: name in read)
+        return super().get_params(ctx)
 
 
 @click.command(cls=_Resume)
@@ -239,6 +258,9 @@ def resume(
     recorded settings of all nodes; --processes without --launcher, --hostfile or --nodes means this
     machine alone.
     """
+    from cloze.core.artifacts.lineage import containing_artifact
+    from cloze.flows.run import source, targets
+
     changes = pop_prefixed(options, OF_EXECUTION)
     if "processes" in changes and not changes.keys() & {"launcher", "hostfile", "nodes"}:
         changes |= ALONE
@@ -252,8 +274,10 @@ def resume(
 
 
 def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_json: bool) -> None:
+    from cloze.core.stages.execution import without_other_launchers
     from cloze.flows.commands.run import start
     from cloze.flows.graph.config import NAME, RunConfig
+    from cloze.flows.run import status_file
     from cloze.flows.run.node_reporter import StartedNodes
     from cloze.flows.run.session import RunParameters, RunSession
 
@@ -277,6 +301,8 @@ def _resume_run(name: str, changes: Mapping[str, Any], prefect: bool | None, as_
 
 def _with_run_changes(section: Any, changes: Mapping[str, Any]) -> Any:
     """Return a section whose own execution settings leave those in `changes` to the run's."""
+    from cloze.core.stages.execution import without_other_launchers
+
     run = section.get("run") if isinstance(section, Mapping) else None
     if not isinstance(run, Mapping):
         return section
@@ -309,6 +335,11 @@ def _with_secrets(
 
 
 def _resume_training(path: str, changes: Mapping[str, Any], as_json: bool) -> None:
+    from cloze.core.artifacts import artifact, claim
+    from cloze.core.stages.execution import without_other_launchers
+    from cloze.core.stages.worker import JOB, LOGS, Job
+    from cloze.flows.graph import stages
+
     job_file = storage.join(path, LOGS, JOB)
     job = Job.read(job_file) if storage.exists(job_file) else None
     manifest = artifact.find_manifest(path)

@@ -31,7 +31,6 @@ import click
 
 from cloze.core import storage
 from cloze.core.humanize import format_metrics
-from cloze.core.stages.stage import NULL_REPORTER
 from cloze.flows.commands.base.options import (
     JSON_HELP,
     GroupedCommand,
@@ -42,8 +41,6 @@ from cloze.flows.commands.base.options import (
     emit,
 )
 from cloze.flows.commands.base.stage_command import OF_CONFIG, pop_prefixed
-from cloze.flows.views import terminal
-from cloze.flows.views.live import StageDisplay
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -125,19 +122,23 @@ class InferenceCommand(GroupedCommand):
             ),
             GroupedOption(["--json", "as_json"], is_flag=True, help=JSON_HELP),
         ]
+        self._is_complete = False
 
-    def all_params(self) -> list[click.Parameter]:
-        from cloze.flows.commands.base.field_options import field_options
-        from cloze.flows.graph import stages
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        if not self._is_complete:
+            from cloze.flows.commands.base.field_options import field_options
+            from cloze.flows.graph import stages
 
-        config = stages.stage(self.stage).config
-        without = {*REQUEST_FIELDS, *(name for name, own in self.spelled.items() if not own)}
-        fields = [name for name in config.model_fields if name not in without]
-        placements = {name: Placement("Options", True) for name in fields}
-        spelled = {name: own for name, own in self.spelled.items() if own}
-        has_option = fields.__contains__
-        own = field_options(config, OF_CONFIG, placements, spelled, has_option)
-        return [*self.params, *own]
+            self._is_complete = True
+            config = stages.stage(self.stage).config
+            without = {*REQUEST_FIELDS, *(name for name, own in self.spelled.items() if not own)}
+            fields = [name for name in config.model_fields if name not in without]
+            placements = {name: Placement("Options", True) for name in fields}
+            spelled = {name: own for name, own in self.spelled.items() if own}
+            self.params += field_options(
+                config, OF_CONFIG, placements, spelled, fields.__contains__
+            )
+        return super().get_params(ctx)
 
     def invoke(self, ctx: click.Context) -> Any:
         from cloze.flows.graph import stages
@@ -216,6 +217,8 @@ class InferenceCommand(GroupedCommand):
 
 def _announce(request: Request, summary: Mapping[str, Any], content: str) -> None:
     """Print what a file of answers contains; with `--json` the summary."""
+    from cloze.flows.views import terminal
+
     if request.as_json:
         emit({"out": request.out, **summary})
     else:
@@ -229,6 +232,10 @@ def progress_line(stage: str, hidden: bool = False) -> Iterator[Reporter]:
 
     `hidden`: show nothing: the terminal gets the predictions.
     """
+    from cloze.core.stages.stage import NULL_REPORTER
+    from cloze.flows.views import terminal
+    from cloze.flows.views.live import StageDisplay
+
     screen = terminal.console()
     if hidden or screen.quiet or not screen.is_terminal or sys.stdout.isatty():
         yield NULL_REPORTER
@@ -240,6 +247,7 @@ def progress_line(stage: str, hidden: bool = False) -> Iterator[Reporter]:
 @contextlib.contextmanager
 def input_values(request: Request, field: str) -> Iterator[dict[str, Any]]:
     """Yield the config values that name the inputs."""
+
     if request.texts and request.file is not None:
         raise click.UsageError(
             f"--file ({request.file}) excludes texts on the command line ({len(request.texts)});"
@@ -291,6 +299,7 @@ def _stdin_pipe() -> Iterator[str]:
 
 @contextlib.contextmanager
 def _output(request: Request) -> Iterator[IO[str]]:
+
     if request.out is None:
         yield sys.stdout
         return
@@ -312,6 +321,8 @@ def _write(target: IO[str], answers: Sequence[Answer]) -> None:
 
 
 def _show(show: Callable[[Answer], RenderableType], answers: Sequence[Answer]) -> None:
+    from cloze.flows.views import terminal
+
     out = terminal.output()
     for answer in answers:
         out.print(show(answer), markup=False)

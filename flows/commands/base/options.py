@@ -127,26 +127,20 @@ class GroupedCommand(click.Command):
     `--help-all=GROUP` shows one group, `--help-all=WORD` the options that contain the word.
     """
 
-    _is_complete = False
-
-    def all_params(self) -> list[click.Parameter]:
-        """Return the parameters, with those that are made on first use from a stage's config."""
-        return self.params
-
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        if not self._is_complete:
-            self._is_complete = True
-            help_all = GroupedOption(
-                ["--help-all"],
-                is_flag=False,
-                flag_value="",
-                is_eager=True,
-                expose_value=False,
-                metavar="[GROUP|WORD]",
-                callback=_show_all,
-                help="Show all options and exit, or those of a group or with a word.",
+        if not any(parameter.name == "help_all" for parameter in self.params):
+            self.params.append(
+                GroupedOption(
+                    ["--help-all"],
+                    is_flag=False,
+                    flag_value="",
+                    is_eager=True,
+                    expose_value=False,
+                    metavar="[GROUP|WORD]",
+                    callback=_show_all,
+                    help="Show all options and exit, or those of a group or with a word.",
+                )
             )
-            self.params = [*self.all_params(), help_all]
         return super().get_params(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

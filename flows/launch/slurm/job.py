@@ -9,8 +9,10 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,9 +20,8 @@ from typing import Any, NoReturn
 from cloze.core import storage
 from cloze.core.artifacts import checkpoints
 from cloze.core.artifacts.checkpoints import start_attempt
-from cloze.core.artifacts.lock import is_locked, locked
+from cloze.core.artifacts.lock import locked
 from cloze.core.errors import ClozeError, StoppedError, UsageError, error_event
-from cloze.core.processes import wait_until
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import SCRATCH, BuildContext, Reporter, SafeReporter, StageResult
 from cloze.core.stages.worker import LOGS, Job, PipeReporter, local_directory
@@ -126,10 +127,7 @@ class _Box(PipeReporter):
 
 
 def _run(directory: str, report: Reporter) -> tuple[StageResult, BuildContext]:
-    """Run the stage on the job's nodes.
-
-    Raises UsageError: another job still trains in the directory, whose lock it holds.
-    """
+    """Run the stage on the job's nodes."""
     content = event_files.read_json(storage.join(directory, WORK))
     assert content is not None  # written before the job was submitted
     job, hosts = Job(**content["job"]), slurm_cli.nodes()
@@ -160,10 +158,26 @@ def _run(directory: str, report: Reporter) -> tuple[StageResult, BuildContext]:
         raise KeyboardInterrupt
     if work.launch:
         start_attempt(job.path, work.launch)  # ends the ranks of an earlier start on a lost host
-    # a job before this one may still save
-    wait_until(lambda: not is_locked(directory), execution.scheduler_grace_seconds)
-    with locked(directory), build.cleanup:
+    with _alone(directory, execution.scheduler_grace_seconds), build.cleanup:
         return coordinator.run_with_restarts(launcher, work), build
+
+
+@contextmanager
+def _alone(directory: str, seconds: float) -> Iterator[None]:
+    """Hold the lock of the jobs that train in one directory; wait at most `seconds` for it.
+
+    Raises UsageError: another job holds the lock.
+    """
+    deadline = time.monotonic() + seconds
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(locked(directory))
+                break
+            except UsageError:
+                if time.monotonic() > deadline:
+                    raise
+        yield
 
 
 def _why_not_again(directory: str, path: str) -> str | None:
