@@ -58,6 +58,13 @@ class MeasuredThroughput:
     kind: str = ""
     size: float = 1.0
 
+    @classmethod
+    def by_workers(cls, build: Metadata, amount: float, startup: float) -> MeasuredThroughput:
+        """Return the throughput of the Beam workers that did this amount of work in a build."""
+        seconds = subtract_startup(build["seconds"], startup)
+        width = int(build["execution"].get("workers", 1))
+        return cls(amount=amount, seconds=seconds, width=width)
+
     @property
     def speed(self) -> float:
         """Return the amount of work per second and unit of width."""

@@ -17,7 +17,6 @@ from cloze.core.stages.cost import (
     MeasuredThroughput,
     Metadata,
     PlannedBuild,
-    subtract_startup,
 )
 from cloze.core.stages.execution import TrainingOptions
 from cloze.core.stages.stage import InputSpec, Stage, deferred
@@ -205,11 +204,7 @@ def semdedup_throughput(facts: Metadata) -> MeasuredThroughput | None:
     if not facts.get("size"):
         return None
     documents = float(facts["documents"]) + sum((facts.get("dropped") or {}).values())
-    return MeasuredThroughput(
-        amount=documents * float(facts["size"]),
-        seconds=subtract_startup(facts["seconds"], START),
-        width=int(facts["execution"].get("workers", 1)),
-    )
+    return MeasuredThroughput.by_workers(facts, documents * float(facts["size"]), START)
 
 
 def semdedup_headline(summary: Mapping[str, Any]) -> str:

@@ -18,7 +18,6 @@ from cloze.core.stages.cost import (
     MeasuredThroughput,
     Metadata,
     PlannedBuild,
-    subtract_startup,
 )
 from cloze.core.stages.execution import BeamOptions
 from cloze.pipeline.corpus.options import MAXIMUM_UNREADABLE_SHARE, DedupOptions, MixtureOptions
@@ -263,12 +262,7 @@ def _sources(config: Mapping[str, Any]) -> list[Any]:
 
 def afterwards(facts: Metadata) -> MeasuredThroughput | None:
     """Measure the throughput: bytes of clean text per second and worker."""
-    workers = int(facts["execution"].get("workers", 1))
-    return MeasuredThroughput(
-        amount=float(facts["bytes"]),
-        seconds=subtract_startup(facts["seconds"], START),
-        width=workers,
-    )
+    return MeasuredThroughput.by_workers(facts, float(facts["bytes"]), START)
 
 
 COSTS = CostModel(estimate=ahead, measure=afterwards)

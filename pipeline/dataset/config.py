@@ -21,7 +21,6 @@ from cloze.core.stages.cost import (
     MeasuredThroughput,
     Metadata,
     PlannedBuild,
-    subtract_startup,
 )
 from cloze.pipeline.dataset.masking.registry import RULES, MaskFields, default_cap, known
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS, NspOptions
@@ -296,11 +295,8 @@ def _estimate_rows(
 def measure_throughput(metadata: Metadata) -> MeasuredThroughput:
     """Return the throughput in tokens, weighted by drawings and mask copies."""
     numbers = [int(metadata["config"].get(name, 1)) for name in ("drawings", "mask_copies")]
-    return MeasuredThroughput(
-        amount=float(metadata["tokens"]) * _work_share(*numbers),
-        seconds=subtract_startup(metadata["seconds"], STARTUP_SECONDS),
-        width=int(metadata["execution"].get("workers", 1)),
-    )
+    amount = float(metadata["tokens"]) * _work_share(*numbers)
+    return MeasuredThroughput.by_workers(metadata, amount, STARTUP_SECONDS)
 
 
 COSTS = CostModel(estimate=estimate_cost, measure=measure_throughput)

@@ -31,9 +31,10 @@ from cloze.pipeline.corpus.readers.streams import CorruptStreamError, open_sourc
 from cloze.pipeline.corpus.steps.base import (
     CleaningResult,
     CleaningStep,
-    RemovedText,
     StepFunction,
     TaskMatch,
+    drop_if,
+    remove_paragraphs,
 )
 from cloze.pipeline.corpus.steps.filters.documents import MinimumOptions
 
@@ -260,28 +261,21 @@ def decontaminate(
         index: n-grams of the tasks.
         minimum_characters: drop the document if the remaining paragraphs have less text.
     """
-    if unit == "document":
-        match = index.find(document.text)
-        if match is None:
-            return CleaningResult(document)
-        return CleaningResult(None, REASON, matches=(TaskMatch(*match),))
-    remaining: list[str] = []
-    removed: list[RemovedText] = []
     matches: list[TaskMatch] = []
-    for paragraph in document.paragraphs:
-        match = index.find(paragraph)
-        if match is None:
-            remaining.append(paragraph)
-        else:
-            removed.append(RemovedText(REASON, paragraph))
-            matches.append(TaskMatch(*match))
-    if not removed:
-        return CleaningResult(document)
-    if sum(map(width, remaining)) < max(1, minimum_characters):
-        return CleaningResult(None, REASON, matches=tuple(matches))
-    return CleaningResult(
-        replace(document, paragraphs=tuple(remaining)), None, tuple(removed), tuple(matches)
-    )
+
+    def reason_of(text: str) -> str | None:
+        match = index.find(text)
+        matches.extend([TaskMatch(*match)] if match else ())
+        return REASON if match else None
+
+    if unit == "document":
+        result = drop_if(lambda document: reason_of(document.text))(document)
+    else:
+        result = remove_paragraphs(document, reason_of)
+        rest = result.document.paragraphs if result.document else ()
+        if result.removed and sum(map(width, rest)) < max(1, minimum_characters):
+            result = CleaningResult(None, REASON)
+    return replace(result, matches=tuple(matches))
 
 
 def _prepare(options: DecontaminateOptions, directory: str) -> dict[str, str] | None:
