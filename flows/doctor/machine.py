@@ -239,7 +239,7 @@ def compiler() -> Iterator[Finding]:
     """Check for a C++ compiler: `torch.compile` on a CPU needs one, else steps are not compiled."""
     path = shutil.which("g++") or shutil.which("c++")
     yield Finding(
-        "compiler", path or "none: training steps are not compiled; install g++ to compile them"
+        "compiler", path or "none: training steps cannot be compiled; install g++ for --compile"
     )
 
 

@@ -30,6 +30,7 @@ from cloze.core.ragged import I64
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
+Vectors = npt.NDArray[np.float32]
 
 TAIL = (1.0 - 0.95) / 2.0  # share of the resamples on either side of an interval
 

@@ -197,7 +197,7 @@ def test_compilers(monkeypatch: pytest.MonkeyPatch) -> None:
     del there["g++"]
     assert rows(machine.compiler) == [good("compiler", "/bin/c++")]
     del there["c++"]
-    told = "none: training steps are not compiled; install g++ to compile them"
+    told = "none: training steps cannot be compiled; install g++ for --compile"
     assert rows(machine.compiler) == [good("compiler", told)]
 
 
