@@ -155,7 +155,8 @@ def read_file(path: Path) -> dict[str, Any] | None:
         if content is not None and all(
             is_record(node, NODE_FIELDS) for node in content["nodes"].values()
         ):
-            return {"config": {}, "parameters": {}, **content}  # earlier versions lack them
+            # earlier versions lack them
+            return {"config": {}, "parameters": {}, "owner": owner(path.parent.parent), **content}
     return None
 
 
@@ -183,7 +184,13 @@ def newest(
             return {**as_it_is(record, path), "run": name, "path": str(path)}
     if damaged is None:
         return None
-    missing = {"run": directory.name, "host": "", "pid": 0, "prefect": None}
+    missing = {
+        "run": directory.name,
+        "host": "",
+        "pid": 0,
+        "prefect": None,
+        "owner": owner(directory),
+    }
     return {**missing, "nodes": {}, "config": {}, "parameters": {}, **_unreadable(*damaged)}
 
 

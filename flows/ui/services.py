@@ -121,6 +121,8 @@ def environment(runs: Path, prefect_port: int, login: str) -> dict[str, str]:
         "PREFECT_SERVER_API_AUTH_STRING": login,
         "PREFECT_API_AUTH_STRING": login,
         "PREFECT_HOME": str(places.local_setting("PREFECT_HOME", str(directory / HOME))),
+        # Prefect's own place is its package, which this account may not be able to change
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(directory / HOME / "pages"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_UI_V2_ENABLED": "false",  # calls a tracker; run links open V1
@@ -140,7 +142,11 @@ def environment(runs: Path, prefect_port: int, login: str) -> dict[str, str]:
 
 
 def choose_port(
-    usual: int, requested: int | None, option: str, used_ports: Collection[int] = ()
+    usual: int,
+    requested: int | None,
+    option: str,
+    used_ports: Collection[int] = (),
+    host: str = LOOPBACK,
 ) -> int:
     """Return a free port outside `used_ports`: the requested one, the default, or a later one.
 
@@ -154,7 +160,7 @@ def choose_port(
             )
         return requested
     for port in range(usual, min(usual + NEARBY, 65536)):
-        if port not in used_ports and is_free(port):
+        if port not in used_ports and is_free(port, host):
             return port
     return next(port for port in free_ports(len(used_ports) + 1) if port not in used_ports)
 
