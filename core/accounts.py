@@ -59,12 +59,17 @@ def share(directory: str | os.PathLike[str]) -> None:
         os.umask(os.umask(0o077) & ~stat.S_IRWXG)
 
 
-def open_private(name: str, flags: int) -> int:
-    """Open a file as `open`'s opener does; only the owner may read a file that it creates.
+def open_unlinked(name: str, flags: int, mode: int = 0o666) -> int:
+    """Open a file as `open`'s opener does, but none through a link.
 
     Raises OSError: it is a link, which others may have put there to another file of this account.
     """
-    return os.open(name, flags | os.O_NOFOLLOW, 0o600)
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def open_private(name: str, flags: int) -> int:
+    """Open as `open_unlinked`; only the owner may read a file that it creates."""
+    return open_unlinked(name, flags, 0o600)
 
 
 def open_record(name: str, flags: int) -> int:

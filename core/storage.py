@@ -18,7 +18,7 @@ from glob import escape
 from typing import IO, TYPE_CHECKING, Any
 
 from cloze.core import object_store
-from cloze.core.accounts import open_private
+from cloze.core.accounts import open_unlinked
 from cloze.core.errors import DataError, naming
 from cloze.core.object_store import Upload, check_right, client_errors, is_disk, with_client_errors
 from cloze.core.object_store import changing_after as changing_after
@@ -279,7 +279,7 @@ def atomic_output(
     path: str,
     commit: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     *,
-    opener: Opener | None = None,
+    opener: Opener = open_unlinked,
 ) -> Iterator[IO[bytes]]:
     """Open `path` for writing bytes; the file appears only if the block succeeds.
 
@@ -336,11 +336,9 @@ def _remote_output(
             raise
 
 
-def write_bytes(
-    path: str, data: bytes, *, private: bool = False, opener: Opener | None = None
-) -> None:
-    """Write a file at once; `private`: only the owner may read it."""
-    with atomic_output(path, opener=open_private if private else opener) as handle:
+def write_bytes(path: str, data: bytes, *, opener: Opener = open_unlinked) -> None:
+    """Write a file at once; `opener`: who else may read it, as in `atomic_output`."""
+    with atomic_output(path, opener=opener) as handle:
         handle.write(data)
 
 

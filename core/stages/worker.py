@@ -31,7 +31,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from cloze.core import errors, plugins, storage
-from cloze.core.accounts import open_private, open_record
+from cloze.core.accounts import open_private, open_record, open_unlinked
 from cloze.core.artifacts.checkpoints import TOKEN
 from cloze.core.errors import UsageError
 from cloze.core.places import cache_directory
@@ -65,7 +65,7 @@ class Job:
         content = asdict(self)
         # the launch's token is none; in a shared directory others of the group continue trainings
         is_secret = holds_secret({**content, "token": ""})
-        opener = open_private if is_secret else open_record if self.token else None
+        opener = open_private if is_secret else open_record if self.token else open_unlinked
         storage.write_bytes(path, json.dumps(content).encode(), opener=opener)
 
     @classmethod

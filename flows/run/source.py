@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cloze.core import storage
+from cloze.core.accounts import open_unlinked
 from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import UsageError, describe_os_error
 from cloze.core.identity import RECORDED, digest, package_root, recorded_source
@@ -101,7 +102,8 @@ def _write(path: Path, content: bytes) -> None:
     """Write a file that nobody edits by mistake, such as from a traceback."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")  # other processes may import the file
-    aside.write_bytes(content)
+    with open(aside, "wb", opener=open_unlinked) as stream:
+        stream.write(content)
     aside.chmod(stat.S_IMODE(aside.stat().st_mode) & ~0o222)
     aside.replace(path)
 
