@@ -249,12 +249,17 @@ def download(path: str, target: str) -> None:
         fs.get_file(inner, target)
 
 
-def read_text(path: str) -> str:
-    """Return a file's text by one request; raise a `DataError` if it is missing."""
+def read_text(path: str, expected: str = "restore it from a copy, or make it again") -> str:
+    """Return a file's text by one request; `expected`: what it should be, for messages.
+
+    Raises DataError: it is missing, or not UTF-8.
+    """
     try:
         return read_at_once(path).decode("utf-8")
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the path") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 at byte {error.start}; {expected}") from error
 
 
 def read_tsv(path: str) -> list[dict[str, str]]:

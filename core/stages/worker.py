@@ -33,7 +33,7 @@ from typing import Any
 from cloze.core import errors, plugins, storage
 from cloze.core.accounts import open_private, open_record, open_unlinked
 from cloze.core.artifacts.checkpoints import TOKEN
-from cloze.core.errors import UsageError
+from cloze.core.errors import DataError, UsageError
 from cloze.core.places import cache_directory
 from cloze.core.processes import HeartbeatWriter, die_with_parent
 from cloze.core.secrets import holds_secret
@@ -70,7 +70,11 @@ class Job:
 
     @classmethod
     def read(cls, path: str) -> Job:
-        return cls(**json.loads(storage.read_text(path)))
+        """Return the job in a file; DataError: it is missing or damaged."""
+        try:
+            return cls(**json.loads(storage.read_text(path)))
+        except (ValueError, TypeError) as error:
+            raise DataError(f"{path} is damaged ({error}); start the stage again") from error
 
 
 class PipeReporter(Reporter):

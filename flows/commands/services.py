@@ -241,7 +241,7 @@ def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
     row = {"artifact": path, "fingerprint": fingerprint, **({"part": subpath} if subpath else {})}
     if not artifact.is_artifact(path):
         builder, recorded = claim.read(path), dict[str, str]()
-        with contextlib.suppress(DataError, OSError, ValueError, TypeError):  # just started
+        with contextlib.suppress(DataError, OSError):  # just started
             recorded = Job.read(posixpath.join(path, LOGS, JOB)).inputs
         inputs = {
             role: fingerprints.artifact_fingerprint(source) or fingerprints.part_fingerprint(source)

@@ -251,7 +251,7 @@ def unneeded_sources(runs: Path, *, remove: bool = False) -> list[Path]:
             if not (job.parents[1] / MANIFEST).exists():
                 if not os.access(job, os.R_OK):  # it has a secret of another account
                     return []
-                with suppress(OSError, ValueError, TypeError):
+                with suppress(DataError, OSError):
                     names.add(Path(Job.read(str(job)).source).name)
         unneeded = [path for path in (runs / RECORDED).glob("*") if path.name not in names]
         for path in unneeded if remove else ():

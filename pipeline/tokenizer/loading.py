@@ -209,7 +209,7 @@ def _vocab_txt(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Toke
     unless a token has a mark that they strip.
     """
     path = files.vocabulary
-    lines = _read_text(path, "a vocab.txt has one token per line").split("\n")
+    lines = storage.read_text(path, "a vocab.txt has one token per line").split("\n")
     # Only line feeds end lines: some vocabularies have other separators as tokens.
     vocab = {
         piece: number for number, line in enumerate(lines) if (piece := line.removesuffix("\r"))
@@ -237,7 +237,7 @@ def _vocab_txt(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Toke
 
 def _tokenizer_json(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
     path = files.vocabulary
-    text = _read_text(path, "a tokenizer.json is JSON")
+    text = storage.read_text(path, "a tokenizer.json is JSON")
     try:
         backend = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exceptions on parse errors
@@ -263,7 +263,7 @@ def _bpe(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
     assert files.merges is not None
     vocab: dict[str, int] = _json(files.vocabulary)
     merges = []
-    text = _read_text(files.merges, "it has two tokens per line")
+    text = storage.read_text(files.merges, "it has two tokens per line")
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.startswith("#version"):
             continue
@@ -364,11 +364,3 @@ def _json(path: str) -> dict[str, Any]:
         kind = type(content).__name__
         raise DataError(f"{path} contains a {kind}, not an object; correct or remove it")
     return content
-
-
-def _read_text(path: str, expected: str) -> str:
-    """Read a UTF-8 file; `expected` describes its content, for the message."""
-    try:
-        return storage.read_text(path)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 at byte {error.start}; {expected}") from error

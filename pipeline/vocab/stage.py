@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
-from cloze.core.errors import DataError, UsageError
+from cloze.core.errors import UsageError
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.pipeline.vocab.config import COSTS, CompareConfig, VocabConfig
 from cloze.pipeline.vocab.kinds import TRAINERS
@@ -146,13 +146,8 @@ def _extend(
         counts = extend.count_candidates(base, sample.texts_with_progress(build.report)())
     listed_words: list[str] = []
     if config.words_file:
-        try:
-            lines = storage.read_text(config.words_file).splitlines()
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{config.words_file} is not UTF-8 at byte {error.start}; give a UTF-8 file with "
-                f"one word per line"
-            ) from error
+        expected = "give a UTF-8 file with one word per line"
+        lines = storage.read_text(config.words_file, expected).splitlines()
         listed_words = extend.parse_words(base, lines, config.words_file)
     words = extend.score_words(base, counts, listed_words, config.choose_by)
     others = counts.copy()
