@@ -17,6 +17,7 @@ from cloze.core.errors import UsageError
 PROJECT, DEFAULT_PROJECT = "CLOZE_PROJECT", "cloze"
 PROJECT_NAME = re.compile(r"[^\W_][\w.-]*")
 SHARED = stat.S_ISGID | stat.S_IWGRP
+CLONE_FS = 0x200  # of unshare(2): the thread gets a umask and a working directory of its own
 
 
 def user_name(uid: int | None = None) -> str:
@@ -54,8 +55,15 @@ def is_shared(directory: str | os.PathLike[str]) -> bool:
 
 
 def share(directory: str | os.PathLike[str]) -> None:
-    """Let the group write all that this process makes, if a directory is shared."""
+    """Let the group write all that this thread, and what it starts, makes in a shared directory.
+
+    Threads that run already keep their umask: their files may lie elsewhere.
+    """
     if is_shared(directory):
+        import ctypes
+
+        with suppress(AttributeError):  # macOS: there the umask is the process's
+            ctypes.CDLL(None).unshare(CLONE_FS)
         os.umask(os.umask(0o077) & ~stat.S_IRWXG)
 
 

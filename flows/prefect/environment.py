@@ -7,9 +7,12 @@ import os
 import socket
 from contextlib import suppress
 from datetime import datetime, timezone
+from uuid import UUID
 
+from cloze.core import places
 from cloze.core.errors import UsageError
 from cloze.flows.data import DATA
+from cloze.flows.run import source
 
 PREFECT_YAML = DATA / "prefect.yaml"
 HOME = "CLOZE_HOME"  # variable with the working directory of deployed flows
@@ -46,18 +49,35 @@ def enter_home(directory: str) -> dict[str, str]:
         )
         _log(message)
         raise UsageError(message) from error
+    if flow_run := os.environ.get("PREFECT__FLOW_RUN_ID"):
+        _retake_source(flow_run)
     return {"directory": os.getcwd()}
 
 
-def _log(message: str) -> None:
-    """Write an error to the flow run's log; Prefect itself reports only the failed step."""
+def _retake_source(flow_run: str) -> None:
+    """Let a retry import what the flow run's last start had, as `cloze resume` does."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        is_retry = client.read_flow_run(UUID(flow_run)).run_count > 0
+    try:
+        taken = source.retake(flow_run, places.runs_directory()) if is_retry else None
+    except UsageError as error:
+        _log(str(error))
+        raise
+    if taken:
+        _log(f"source: {taken}, as recorded", logging.INFO)
+
+
+def _log(message: str, level: int = logging.ERROR) -> None:
+    """Write to the flow run's log; of an error, Prefect itself reports only the failed step."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import LogCreate
 
     with suppress(Exception), get_client(sync_client=True) as client:
         record = {
             "name": "prefect.flow_runs",
-            "level": logging.ERROR,
+            "level": level,
             "message": message,
             "timestamp": datetime.now(timezone.utc),
             "flow_run_id": os.environ["PREFECT__FLOW_RUN_ID"],

@@ -133,19 +133,40 @@ def enter(target: Target, runs: Path) -> None:
     else:
         job_file = storage.join(containing_artifact(target.path), LOGS, JOB)
         recorded = Job.read(job_file).source if storage.exists(job_file) else ""
+    if _take(recorded, runs, "--current-source goes on with today's"):
+        terminal.console().print(f"source: {describe(recorded or '')}, as recorded", markup=False)
+        os.execv(sys.executable, [sys.executable, "-m", "cloze", *sys.argv[1:]])
+
+
+def retake(flow_run: str, runs: Path) -> str | None:
+    """Let a retry of a Prefect flow run import what its last start had; None: it does, or none.
+
+    Call it before the flow is imported. Return the source for a message.
+
+    Raises UsageError: the copy is gone or was changed.
+    """
+    files = (file for run in status_file.directories(runs) for file in status_file.records_in(run))
+    records = filter(None, map(status_file.read_file, files))
+    starts = [record for record in records if record.get("prefect") == flow_run]
+    recorded = starts[-1].get("source") if starts else None
+    is_other = _take(recorded, runs, "a new flow run of its deployment takes today's")
+    return describe(recorded) if recorded and is_other else None
+
+
+def _take(recorded: str | None, runs: Path, otherwise: str) -> bool:
+    """Let what is imported later be of a recorded copy; False: it is, or there is no copy.
+
+    `otherwise`: how to go on without it, for the error.
+    """
     if not is_copy(recorded):
-        return
+        return False
     name = Path(recorded).name
     if digest(_read(Path(__file__).parents[2], DATA)) == name:
-        return
+        return False
     found = Path(recorded) if Path(recorded).is_dir() else runs.absolute() / RECORDED / name
     is_hidden = recorded_source() == found
     if is_hidden or digest(_read(found / "cloze")) != name:
         fault = "is hidden by ./cloze" if is_hidden else "is gone or was changed"
-        raise UsageError(
-            f"the source that this was started with ({found}) {fault}; --current-source goes on"
-            " with today's"
-        )
+        raise UsageError(f"the source that this was started with ({found}) {fault}; {otherwise}")
     _import_from(found)
-    terminal.console().print(f"source: {describe(recorded)}, as recorded", markup=False)
-    os.execv(sys.executable, [sys.executable, "-m", "cloze", *sys.argv[1:]])
+    return True
