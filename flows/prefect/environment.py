@@ -7,7 +7,6 @@ import os
 import socket
 from contextlib import suppress
 from datetime import datetime, timezone
-from uuid import UUID
 
 from cloze.core import places
 from cloze.core.errors import UsageError
@@ -49,24 +48,14 @@ def enter_home(directory: str) -> dict[str, str]:
         )
         _log(message)
         raise UsageError(message) from error
-    if flow_run := os.environ.get("PREFECT__FLOW_RUN_ID"):
-        _retake_source(flow_run)
-    return {"directory": os.getcwd()}
-
-
-def _retake_source(flow_run: str) -> None:
-    """Let a retry import what the flow run's last start had, as `cloze resume` does."""
-    from prefect.client.orchestration import get_client
-
-    with get_client(sync_client=True) as client:
-        is_retry = client.read_flow_run(UUID(flow_run)).run_count > 0
-    try:
-        taken = source.retake(flow_run, places.runs_directory()) if is_retry else None
+    try:  # a retry imports what its run's last start had, as `cloze resume` does
+        flow_run = os.environ.get("PREFECT__FLOW_RUN_ID", "")
+        if taken := source.retake(flow_run, places.runs_directory()):
+            _log(f"source: {taken}, as recorded", logging.INFO)
     except UsageError as error:
         _log(str(error))
         raise
-    if taken:
-        _log(f"source: {taken}, as recorded", logging.INFO)
+    return {"directory": os.getcwd()}
 
 
 def _log(message: str, level: int = logging.ERROR) -> None:

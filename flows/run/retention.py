@@ -31,7 +31,7 @@ from cloze.flows.run import status_file
 from cloze.flows.run.targets import node_name
 
 DAY = 24 * 3600.0
-STARTS = ".starts.lock"
+STARTS, NAMES = ".starts.lock", ".names.lock"
 STARTS_SECONDS = 600.0  # for a start that plans a large run, or a removal on a network disk
 ASIDE = ".removed-"  # prefix of an artifact that is being removed
 
@@ -228,6 +228,7 @@ def starts(runs: Path, file: str = STARTS, *, shared: bool = True) -> Iterator[N
     """
     with ExitStack() as stack:
         with suppress(OSError):  # a file system may have no locks
+            runs.mkdir(parents=True, exist_ok=True)
             handle = stack.enter_context(open(runs / file, "a+b", opener=open_unlinked))
             flock_or_say(STARTS_SECONDS, handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield

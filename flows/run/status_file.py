@@ -155,8 +155,8 @@ def read_file(path: Path) -> dict[str, Any] | None:
         if content is not None and all(
             is_record(node, NODE_FIELDS) for node in content["nodes"].values()
         ):
-            # earlier versions lack them
-            return {"config": {}, "parameters": {}, "owner": owner(path.parent.parent), **content}
+            lacking = {"config": {}, "parameters": {}, "owner": owner(path.parent.parent)}
+            return {**lacking, **content}  # of earlier versions
     return None
 
 
@@ -184,14 +184,9 @@ def newest(
             return {**as_it_is(record, path), "run": name, "path": str(path)}
     if damaged is None:
         return None
-    missing = {
-        "run": directory.name,
-        "host": "",
-        "pid": 0,
-        "prefect": None,
-        "owner": owner(directory),
-    }
-    return {**missing, "nodes": {}, "config": {}, "parameters": {}, **_unreadable(*damaged)}
+    empty = {"host": "", "pid": 0, "prefect": None, "nodes": {}, "config": {}, "parameters": {}}
+    known = {"run": directory.name, "owner": owner(directory)}
+    return {**known, **empty, **_unreadable(*damaged)}
 
 
 def all_records(runs: Path) -> dict[str, dict[str, Any]]:
