@@ -67,7 +67,7 @@ def test_everybody_sees_all_runs_and_whose_they_are(
     assert as_account(BOB, umask, lambda: cli.main(["status", "--mine"])) == 0
     printed = capfd.readouterr().out
     assert "alice/toy" not in printed
-    assert "1 runs of others are not shown" in printed
+    assert "Not shown: 1 run of others." in printed
     assert as_account(BOB, umask, lambda: cli.main(["status", "--mine", "--json"])) == 0
     found = told(capfd)
     assert ([row["run"] for row in found["runs"]], found["others"]) == (["mine"], 1)
