@@ -175,7 +175,7 @@ def _made(directory: Path) -> dict[str, Path]:
 def reachable(servers: Mapping[str, Any]) -> dict[str, Any]:
     """Return the servers, without pages but with `owner` if another account has their login."""
     login = servers.get("login")
-    if not login or os.access(login, os.R_OK):
+    if not login or os.access(login, os.R_OK) or not os.path.exists(login):
         return dict(servers)
     services = {name: {**each, "address": None} for name, each in servers["services"].items()}
     pages = dict.fromkeys(("prefect", "mlflow"))
