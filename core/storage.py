@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import posixpath
 import uuid
@@ -39,6 +40,7 @@ CHUNK_BYTES = 1 << 20
 # keys of content tags; GCS's etag also changes with labels, so its hashes come first
 _TAGS = ("md5Hash", "crc32c", "ETag", "etag", "blob_id")
 Opener = Callable[[str, int], int]  # of `open`
+AGAIN = "restore it from a copy, or make it again"
 TEMPORARY = "_tmp-"  # prefix of a file that is being written
 
 
@@ -249,7 +251,7 @@ def download(path: str, target: str) -> None:
         fs.get_file(inner, target)
 
 
-def read_text(path: str, expected: str = "restore it from a copy, or make it again") -> str:
+def read_text(path: str, expected: str = AGAIN) -> str:
     """Return a file's text by one request; `expected`: what it should be, for messages.
 
     Raises DataError: it is missing, or not UTF-8.
@@ -260,6 +262,17 @@ def read_text(path: str, expected: str = "restore it from a copy, or make it aga
         raise DataError(f"{path} does not exist; check the path") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not UTF-8 at byte {error.start}; {expected}") from error
+
+
+def read_json(path: str, expected: str = AGAIN) -> dict[str, Any]:
+    """Return the object in a JSON file; DataError: as `read_text`, or it has none."""
+    try:
+        content = json.loads(read_text(path, expected))
+    except ValueError as error:
+        raise DataError(f"{path} is no JSON ({error}); {expected}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} contains no JSON object; {expected}")
+    return content
 
 
 def read_tsv(path: str) -> list[dict[str, str]]:

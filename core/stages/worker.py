@@ -72,8 +72,8 @@ class Job:
     def read(cls, path: str) -> Job:
         """Return the job in a file; DataError: it is missing or damaged."""
         try:
-            return cls(**json.loads(storage.read_text(path)))
-        except (ValueError, TypeError) as error:
+            return cls(**storage.read_json(path, "start the stage again"))
+        except TypeError as error:
             raise DataError(f"{path} is damaged ({error}); start the stage again") from error
 
 

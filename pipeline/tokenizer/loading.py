@@ -261,7 +261,7 @@ def _tokenizer_json(files: TokenizerFiles, lowercase: bool | None) -> tokenizers
 def _bpe(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
     """Read a byte-level BPE; add RoBERTa's special tokens if it has none and is no GPT-2."""
     assert files.merges is not None
-    vocab: dict[str, int] = _json(files.vocabulary)
+    vocab: dict[str, int] = storage.read_json(files.vocabulary)
     merges = []
     text = storage.read_text(files.merges, "it has two tokens per line")
     for number, line in enumerate(text.split("\n"), 1):
@@ -346,21 +346,10 @@ def _sentencepiece(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.
 
 def _config(files: TokenizerFiles) -> dict[str, Any]:
     """Return the directory's tokenizer_config.json; empty if there is none."""
-    return _json(files.config) if files.config else {}
+    return storage.read_json(files.config) if files.config else {}
 
 
 def _model_type(files: TokenizerFiles) -> str:
     """Return the `model_type` of the Hugging Face model in the directory; empty without one."""
     name = storage.join(posixpath.dirname(files.vocabulary), MODEL_CONFIG)
-    return str(_json(name).get("model_type", "")) if storage.exists(name) else ""
-
-
-def _json(path: str) -> dict[str, Any]:
-    try:
-        content: Any = json.loads(storage.read_text(path))
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON ({error}); correct or remove it") from error
-    if not isinstance(content, dict):
-        kind = type(content).__name__
-        raise DataError(f"{path} contains a {kind}, not an object; correct or remove it")
-    return content
+    return str(storage.read_json(name).get("model_type", "")) if storage.exists(name) else ""

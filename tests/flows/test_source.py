@@ -284,7 +284,7 @@ def test_a_retry_in_prefect_imports_what_its_flow_run_began_with(
     file.write_text(json.dumps({**record, "prefect": "a-flow-run"}))
     another_start(monkeypatch)
     (package / "core" / "a.py").write_text(edit)
-    start(toy_config, code=1)  # of another flow run, or of none, with today's files
+    start(toy_config)  # of another flow run, or of none, with today's files
     another_start(monkeypatch)
     assert source.retake("another-flow-run", runs) is None
     assert os.environ["PYTHONPATH"] == "/elsewhere"
