@@ -175,7 +175,8 @@ def ui(
         if prefect_port or mlflow_port:
             raise click.UsageError("--dashboard-only starts neither Prefect nor MLflow; leave out"
                                    " --prefect-port and --mlflow-port")  # fmt: skip
-        _serve_dashboard(dashboard_port, host or "127.0.0.1", allowed_hosts or "", as_json)
+        port = dashboard_port or (8090 if host else None)  # others look there on a named address
+        _serve_dashboard(port, host or "127.0.0.1", allowed_hosts or "", as_json)
     elif host or allowed_hosts:
         raise click.UsageError("--host and --allowed-hosts are for --dashboard-only; add it")
     else:
@@ -184,10 +185,10 @@ def ui(
 
 def _serve_dashboard(port: int | None, host: str, allowed_hosts: str, as_json: bool) -> None:
     from cloze.flows.ui import services
-    from cloze.flows.ui.command import USUAL_PORTS, runs_of_home
+    from cloze.flows.ui.command import runs_of_home
 
     require_packages("starlette", "prometheus_client")
-    port = port or services.choose_port(USUAL_PORTS["page"], None, "", host=host)
+    port = port or services.choose_port(8090, None, "")
     if not services.is_free(port, host):
         raise UsageError(
             f"--dashboard-port {port} of {host} cannot be listened on; name another port"

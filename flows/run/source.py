@@ -133,40 +133,37 @@ def enter(target: Target, runs: Path) -> None:
     else:
         job_file = storage.join(containing_artifact(target.path), LOGS, JOB)
         recorded = Job.read(job_file).source if storage.exists(job_file) else ""
-    if _take(recorded, runs, "--current-source goes on with today's"):
-        terminal.console().print(f"source: {describe(recorded or '')}, as recorded", markup=False)
+    if taken := _take(recorded, runs, "--current-source goes on with today's"):
+        terminal.console().print(f"source: {taken}, as recorded", markup=False)
         os.execv(sys.executable, [sys.executable, "-m", "cloze", *sys.argv[1:]])
 
 
 def retake(flow_run: str, runs: Path) -> str | None:
-    """Let a retry of a Prefect flow run import what its last start had; None: it does, or none.
+    """Let a retry of a Prefect flow run, not imported yet, take the source of its last start.
 
-    Call it before the flow is imported. Return the source for a message.
-
-    Raises UsageError: the copy is gone or was changed.
+    Return and raise as `_take`.
     """
     files = (file for run in status_file.directories(runs) for file in status_file.records_in(run))
     records = filter(None, map(status_file.read_file, files))
-    starts = [record for record in records if record.get("prefect") == flow_run]
-    recorded = starts[-1].get("source") if starts else None
-    is_other = _take(recorded, runs, "a new flow run of its deployment takes today's")
-    return describe(recorded) if recorded and is_other else None
+    starts = [each.get("source") for each in records if each.get("prefect") == flow_run]
+    remedy = "a new flow run of its deployment takes today's"
+    return _take(starts[-1] if starts else None, runs, remedy)
 
 
-def _take(recorded: str | None, runs: Path, otherwise: str) -> bool:
-    """Let what is imported later be of a recorded copy; False: it is, or there is no copy.
+def _take(recorded: str | None, runs: Path, otherwise: str) -> str | None:
+    """Let later imports be of a recorded copy; return its name, None: they are, or it is none.
 
-    `otherwise`: how to go on without it, for the error.
+    Raises UsageError: the copy is gone or was changed; `otherwise` says how to go on.
     """
     if not is_copy(recorded):
-        return False
+        return None
     name = Path(recorded).name
     if digest(_read(Path(__file__).parents[2], DATA)) == name:
-        return False
+        return None
     found = Path(recorded) if Path(recorded).is_dir() else runs.absolute() / RECORDED / name
     is_hidden = recorded_source() == found
     if is_hidden or digest(_read(found / "cloze")) != name:
         fault = "is hidden by ./cloze" if is_hidden else "is gone or was changed"
         raise UsageError(f"the source that this was started with ({found}) {fault}; {otherwise}")
     _import_from(found)
-    return True
+    return describe(recorded)

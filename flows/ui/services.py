@@ -142,11 +142,7 @@ def environment(runs: Path, prefect_port: int, login: str) -> dict[str, str]:
 
 
 def choose_port(
-    usual: int,
-    requested: int | None,
-    option: str,
-    used_ports: Collection[int] = (),
-    host: str = LOOPBACK,
+    usual: int, requested: int | None, option: str, used_ports: Collection[int] = ()
 ) -> int:
     """Return a free port outside `used_ports`: the requested one, the default, or a later one.
 
@@ -160,7 +156,7 @@ def choose_port(
             )
         return requested
     for port in range(usual, min(usual + NEARBY, 65536)):
-        if port not in used_ports and is_free(port, host):
+        if port not in used_ports and is_free(port):
             return port
     return next(port for port in free_ports(len(used_ports) + 1) if port not in used_ports)
 
