@@ -159,14 +159,10 @@ def _bpe_files(vocabulary: str, merges: str) -> TokenizerFiles:
 def _is_plain_vocabulary(path: str) -> bool:
     """Return whether a JSON file maps tokens to ids, as a BPE's vocabulary does."""
     try:
-        content: Any = json.loads(storage.read_text(path))
-    except ValueError:  # its reader reports the error
+        content = storage.read_json(path)
+    except DataError:  # its reader reports the error
         return False
-    return (
-        isinstance(content, dict)
-        and bool(content)
-        and all(isinstance(value, int) for value in content.values())
-    )
+    return bool(content) and all(isinstance(value, int) for value in content.values())
 
 
 # Readers of the formats.
