@@ -24,12 +24,14 @@ from cloze.core.errors import DataError, naming
 from cloze.core.object_store import Upload, check_right, client_errors, is_disk, with_client_errors
 from cloze.core.object_store import changing_after as changing_after
 from cloze.core.object_store import create_bytes as create_bytes
+from cloze.core.object_store import download as download
 from cloze.core.object_store import filesystem as filesystem
 from cloze.core.object_store import has_scheme as has_scheme
 from cloze.core.object_store import hashing_written as hashing_written
 from cloze.core.object_store import ignoring_denial as ignoring_denial
 from cloze.core.object_store import is_local as is_local
 from cloze.core.object_store import note_written as note_written
+from cloze.core.object_store import read_at_once as read_at_once
 from cloze.core.object_store import read_ranges as read_ranges
 
 if TYPE_CHECKING:
@@ -233,22 +235,6 @@ def open_input(path: str, end: int | None = None) -> IO[bytes]:
         cache.fetcher = client_errors(path)(cache.fetcher)
         handle.cache = object_store.fetching_as_read(cache, ahead)
     return handle  # type: ignore[no-any-return]
-
-
-@with_client_errors
-def read_at_once(path: str) -> bytes:
-    """Return a file's bytes by one request; raise FileNotFoundError if it is missing."""
-    fs, inner = filesystem(path)
-    # s3fs otherwise asks for the size first, to divide large files
-    return bytes(fs.cat_file(inner, **({"max_concurrency": 1} if "s3" in fs.protocol else {})))
-
-
-@with_client_errors
-def download(path: str, target: str) -> None:
-    """Copy an object of a store to a local file: by one request, or by parallel ones if large."""
-    fs, inner = filesystem(path)
-    with naming(target):
-        fs.get_file(inner, target)
 
 
 def read_text(path: str, expected: str = AGAIN) -> str:
