@@ -17,6 +17,7 @@ from cloze.core.errors import UsageError
 PROJECT, DEFAULT_PROJECT = "CLOZE_PROJECT", "cloze"
 PROJECT_NAME = re.compile(r"[^\W_][\w.-]*")
 SHARED = stat.S_ISGID | stat.S_IWGRP
+CLONE_FS = 0x200  # of unshare(2): the thread gets a umask and a working directory of its own
 
 
 def user_name(uid: int | None = None) -> str:
@@ -54,17 +55,29 @@ def is_shared(directory: str | os.PathLike[str]) -> bool:
 
 
 def share(directory: str | os.PathLike[str]) -> None:
-    """Let the group write all that this process makes, if a directory is shared."""
+    """Let the group write all that this thread, and what it starts, makes in a shared directory.
+
+    Threads that run already keep their umask: their files may lie elsewhere.
+    """
     if is_shared(directory):
+        import ctypes
+
+        with suppress(AttributeError):  # macOS: there the umask is the process's
+            ctypes.CDLL(None).unshare(CLONE_FS)
         os.umask(os.umask(0o077) & ~stat.S_IRWXG)
 
 
-def open_private(name: str, flags: int) -> int:
-    """Open a file as `open`'s opener does; only the owner may read a file that it creates.
+def open_unlinked(name: str, flags: int, mode: int = 0o666) -> int:
+    """Open a file as `open`'s opener does, but none through a link.
 
     Raises OSError: it is a link, which others may have put there to another file of this account.
     """
-    return os.open(name, flags | os.O_NOFOLLOW, 0o600)
+    return os.open(name, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+
+
+def open_private(name: str, flags: int) -> int:
+    """Open as `open_unlinked`; only the owner may read a file that it creates."""
+    return open_unlinked(name, flags, 0o600)
 
 
 def open_record(name: str, flags: int) -> int:

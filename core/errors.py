@@ -143,6 +143,7 @@ _REMEDIES = {
     errno.EROFS: "mount it writable again, or choose another path",
     errno.EACCES: "choose a path that you may write to",
     errno.EPERM: "choose a path that you may write to",
+    errno.ELOOP: "remove the link, which another account may have put there",
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
 }
 

@@ -131,11 +131,12 @@ def format_bytes(count: float) -> str:
 def templates_in(directory: Path) -> jinja2.Environment:
     """Return the HTML templates of a directory: values are escaped, undefined names are errors.
 
-    `{% include "style.css" %}` is the style that all pages share.
+    `{% include "style.css" %}` is the style that all pages share, `{{ 1 | counted("rows") }}` is
+    `1 row`.
     """
     import jinja2
 
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader([directory, Path(__file__).parent / "templates"]),
         autoescape=True,
         finalize=lambda value: printable(value) if type(value) is str else value,  # not of Markup
@@ -143,6 +144,8 @@ def templates_in(directory: Path) -> jinja2.Environment:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
+    environment.filters["counted"] = lambda number, nouns: agree(f"{number:,} {nouns}")
+    return environment
 
 
 def most_first(counts: Mapping[str, Number]) -> dict[str, Number]:

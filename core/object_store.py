@@ -19,7 +19,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, cast
 
-from cloze.core.errors import ClozeError, UsageError, describe_missing_package, first_line
+from cloze.core.errors import ClozeError, UsageError, describe_missing_package, first_line, naming
 
 if TYPE_CHECKING:
     # imported on first use: the command line reads configs at every start
@@ -378,3 +378,19 @@ class Upload(io.RawIOBase):
             with contextlib.suppress(Exception):
                 self._large.closed = True  # else the garbage collector would flush the rest
                 self._large.discard()
+
+
+@with_client_errors
+def read_at_once(path: str) -> bytes:
+    """Return a file's bytes by one request; raise FileNotFoundError if it is missing."""
+    fs, inner = filesystem(path)
+    # s3fs otherwise asks for the size first, to divide large files
+    return bytes(fs.cat_file(inner, **({"max_concurrency": 1} if "s3" in fs.protocol else {})))
+
+
+@with_client_errors
+def download(path: str, target: str) -> None:
+    """Copy an object of a store to a local file: by one request, or by parallel ones if large."""
+    fs, inner = filesystem(path)
+    with naming(target):
+        fs.get_file(inner, target)

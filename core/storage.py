@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import posixpath
 import uuid
@@ -18,17 +19,19 @@ from glob import escape
 from typing import IO, TYPE_CHECKING, Any
 
 from cloze.core import object_store
-from cloze.core.accounts import open_private
+from cloze.core.accounts import open_unlinked
 from cloze.core.errors import DataError, naming
 from cloze.core.object_store import Upload, check_right, client_errors, is_disk, with_client_errors
 from cloze.core.object_store import changing_after as changing_after
 from cloze.core.object_store import create_bytes as create_bytes
+from cloze.core.object_store import download as download
 from cloze.core.object_store import filesystem as filesystem
 from cloze.core.object_store import has_scheme as has_scheme
 from cloze.core.object_store import hashing_written as hashing_written
 from cloze.core.object_store import ignoring_denial as ignoring_denial
 from cloze.core.object_store import is_local as is_local
 from cloze.core.object_store import note_written as note_written
+from cloze.core.object_store import read_at_once as read_at_once
 from cloze.core.object_store import read_ranges as read_ranges
 
 if TYPE_CHECKING:
@@ -39,6 +42,7 @@ CHUNK_BYTES = 1 << 20
 # keys of content tags; GCS's etag also changes with labels, so its hashes come first
 _TAGS = ("md5Hash", "crc32c", "ETag", "etag", "blob_id")
 Opener = Callable[[str, int], int]  # of `open`
+AGAIN = "restore it from a copy, or make it again"
 TEMPORARY = "_tmp-"  # prefix of a file that is being written
 
 
@@ -233,28 +237,28 @@ def open_input(path: str, end: int | None = None) -> IO[bytes]:
     return handle  # type: ignore[no-any-return]
 
 
-@with_client_errors
-def read_at_once(path: str) -> bytes:
-    """Return a file's bytes by one request; raise FileNotFoundError if it is missing."""
-    fs, inner = filesystem(path)
-    # s3fs otherwise asks for the size first, to divide large files
-    return bytes(fs.cat_file(inner, **({"max_concurrency": 1} if "s3" in fs.protocol else {})))
+def read_text(path: str, expected: str = AGAIN) -> str:
+    """Return a file's text by one request; `expected`: what it should be, for messages.
 
-
-@with_client_errors
-def download(path: str, target: str) -> None:
-    """Copy an object of a store to a local file: by one request, or by parallel ones if large."""
-    fs, inner = filesystem(path)
-    with naming(target):
-        fs.get_file(inner, target)
-
-
-def read_text(path: str) -> str:
-    """Return a file's text by one request; raise a `DataError` if it is missing."""
+    Raises DataError: it is missing, or not UTF-8.
+    """
     try:
         return read_at_once(path).decode("utf-8")
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; check the path") from error
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path} is not UTF-8 at byte {error.start}; {expected}") from error
+
+
+def read_json(path: str, expected: str = AGAIN) -> dict[str, Any]:
+    """Return the object in a JSON file; DataError: as `read_text`, or it has none."""
+    try:
+        content = json.loads(read_text(path, expected))
+    except ValueError as error:
+        raise DataError(f"{path} is no JSON ({error}); {expected}") from error
+    if not isinstance(content, dict):
+        raise DataError(f"{path} contains no JSON object; {expected}")
+    return content
 
 
 def read_tsv(path: str) -> list[dict[str, str]]:
@@ -279,7 +283,7 @@ def atomic_output(
     path: str,
     commit: Callable[[], contextlib.AbstractContextManager[None]] = contextlib.nullcontext,
     *,
-    opener: Opener | None = None,
+    opener: Opener = open_unlinked,
 ) -> Iterator[IO[bytes]]:
     """Open `path` for writing bytes; the file appears only if the block succeeds.
 
@@ -336,11 +340,9 @@ def _remote_output(
             raise
 
 
-def write_bytes(
-    path: str, data: bytes, *, private: bool = False, opener: Opener | None = None
-) -> None:
-    """Write a file at once; `private`: only the owner may read it."""
-    with atomic_output(path, opener=open_private if private else opener) as handle:
+def write_bytes(path: str, data: bytes, *, opener: Opener = open_unlinked) -> None:
+    """Write a file at once; `opener`: who else may read it, as in `atomic_output`."""
+    with atomic_output(path, opener=opener) as handle:
         handle.write(data)
 
 

@@ -68,6 +68,9 @@ RETRIED = {"flow_runs": {"run_count": {"gt_": 1}}}
 PICTURES = {
     "trend": Picture(lambda at: f"{at.page}/trend", 1000, 1560),  # after three nights
     "report": Picture(lambda at: f"{at.page}/report/demo", 1100, 2480),
+    "shared-runs": Picture(lambda at: at.page, 1280, 480),  # of two accounts
+    # of the other account, by `cloze ui --dashboard-only --dashboard-port 8091`
+    "shared-runs-colleague": Picture(lambda at: "http://127.0.0.1:8091", 1280, 540),
     "prefect-form": Picture(
         lambda at: (
             f"{at.prefect}/deployments/deployment/"

@@ -42,6 +42,17 @@ settings.register_profile("explore", max_examples=1000, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
+@pytest.fixture(autouse=True)
+def _no_records_in_the_checkout(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A command typed in the checkout has its records with the test's own files."""
+    folders = request.path.relative_to(REPOSITORY / "tests").parts
+    if folders[0] in ("labs", "model", "pipeline") or folders[:2] == ("flows", "commands"):
+        runs = request.getfixturevalue("tmp_path") / "runs"
+        monkeypatch.setenv("CLOZE_RUNS_DIR", str(runs))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("cloze")
     group.addoption("--slice", metavar="K/N", help="of what `make test` leaves out, slice K of N")

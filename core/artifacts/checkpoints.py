@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloze.core import storage
+from cloze.core.accounts import open_unlinked
 from cloze.core.artifacts.lock import Lease, flock_or_say, flock_within, has_name, is_dead
 from cloze.core.artifacts.lock import read as read_lease
 from cloze.core.errors import ClozeError, DataError, SupersededError, naming
@@ -142,9 +143,7 @@ def _locked(path: str, operation: int) -> Iterator[int | None]:
     if is_exclusive:
         os.makedirs(os.path.dirname(inner), exist_ok=True)
     try:
-        handle = os.open(
-            inner, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if is_exclusive else 0), 0o666
-        )
+        handle = open_unlinked(inner, os.O_RDWR | (os.O_CREAT if is_exclusive else 0))
     except FileNotFoundError:  # the directory was given to another build
         yield None
         return

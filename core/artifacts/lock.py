@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from cloze.core import storage
+from cloze.core.accounts import open_unlinked
 from cloze.core.errors import ClozeError, UsageError, naming
 from cloze.core.records import read_record
 
@@ -236,9 +237,7 @@ def _open_locked(out: str, name: str) -> IO[str]:
     """
     while True:
         os.makedirs(os.path.dirname(name), exist_ok=True)  # `cloze clean` may remove it meanwhile
-        # A link may be another's, to a file of this account.
-        flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-        handle = os.fdopen(os.open(name, flags, 0o666), "a+", encoding="utf-8")
+        handle = open(name, "a+", encoding="utf-8", opener=open_unlinked)  # noqa: SIM115
         try:
             flock_within(PATIENCE_SECONDS, handle, fcntl.LOCK_EX)
             if has_name(handle, name):

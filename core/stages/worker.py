@@ -31,9 +31,9 @@ from pkgutil import resolve_name
 from typing import Any
 
 from cloze.core import errors, plugins, storage
-from cloze.core.accounts import open_private, open_record
+from cloze.core.accounts import open_private, open_record, open_unlinked
 from cloze.core.artifacts.checkpoints import TOKEN
-from cloze.core.errors import UsageError
+from cloze.core.errors import DataError, UsageError
 from cloze.core.places import cache_directory
 from cloze.core.processes import HeartbeatWriter, die_with_parent
 from cloze.core.secrets import holds_secret
@@ -65,12 +65,16 @@ class Job:
         content = asdict(self)
         # the launch's token is none; in a shared directory others of the group continue trainings
         is_secret = holds_secret({**content, "token": ""})
-        opener = open_private if is_secret else open_record if self.token else None
+        opener = open_private if is_secret else open_record if self.token else open_unlinked
         storage.write_bytes(path, json.dumps(content).encode(), opener=opener)
 
     @classmethod
     def read(cls, path: str) -> Job:
-        return cls(**json.loads(storage.read_text(path)))
+        """Return the job in a file; DataError: it is missing or damaged."""
+        try:
+            return cls(**storage.read_json(path, "start the stage again"))
+        except TypeError as error:
+            raise DataError(f"{path} is damaged ({error}); start the stage again") from error
 
 
 class PipeReporter(Reporter):

@@ -75,7 +75,7 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
 
 
 def _show(found: Any, unneeded: Any, removed: Any, free: int, delete: bool) -> None:
-    from cloze.core.humanize import format_bytes, format_duration
+    from cloze.core.humanize import agree, format_bytes, format_duration
     from cloze.flows.views import terminal
 
     table = terminal.table_of(("size", "used", "artifact", "needed for"), right=("size", "used"))
@@ -92,7 +92,7 @@ def _show(found: Any, unneeded: Any, removed: Any, free: int, delete: bool) -> N
     size = format_bytes(sum(stored.size for stored in (removed if delete else unneeded)))
     count = f"{len(unneeded):,} of {len(found):,} artifacts are not needed"
     if delete:
-        note = f"{len(removed):,} artifacts removed, {size}; {format_bytes(free)} are free"
+        note = agree(f"{len(removed):,} artifacts removed, {size}; {format_bytes(free)} are free")
         if left := len(unneeded) - len(removed):
             note += f"; {left:,} stay: a build has begun in them, or they cannot be written to"
     elif unneeded:

@@ -10,7 +10,7 @@ import click
 
 from cloze.core import accounts, storage
 from cloze.core.errors import DataError, UsageError, shell_command
-from cloze.core.humanize import printable
+from cloze.core.humanize import agree, printable
 from cloze.core.places import runs_directory
 from cloze.core.records import read_record
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
@@ -77,7 +77,7 @@ def status(target: str | None, mine: bool, as_json: bool) -> None:
     else:
         run_tables.show_runs(out, records)
         if others:
-            out.print(f"{others} runs of others are not shown.", markup=False)
+            out.print(f"Not shown: {agree(f'{others} runs')} of others.", markup=False)
 
 
 def _row(record: Mapping[str, Any]) -> dict[str, Any]:

@@ -176,18 +176,20 @@ def ui(
         if prefect_port or mlflow_port:
             raise click.UsageError("--dashboard-only starts neither Prefect nor MLflow; leave out"
                                    " --prefect-port and --mlflow-port")  # fmt: skip
-        _serve_dashboard(dashboard_port or 8090, host or "127.0.0.1", allowed_hosts or "", as_json)
+        port = dashboard_port or (8090 if host else None)  # others look there on a named address
+        _serve_dashboard(port, host or "127.0.0.1", allowed_hosts or "", as_json)
     elif host or allowed_hosts:
         raise click.UsageError("--host and --allowed-hosts are for --dashboard-only; add it")
     else:
         serve({"page": dashboard_port, "prefect": prefect_port, "mlflow": mlflow_port}, as_json)
 
 
-def _serve_dashboard(port: int, host: str, allowed_hosts: str, as_json: bool) -> None:
+def _serve_dashboard(port: int | None, host: str, allowed_hosts: str, as_json: bool) -> None:
     from cloze.flows.ui import services
     from cloze.flows.ui.command import runs_of_home
 
     require_packages("starlette", "prometheus_client")
+    port = port or services.choose_port(8090, None, "")
     if not services.is_free(port, host):
         raise UsageError(
             f"--dashboard-port {port} of {host} cannot be listened on; name another port"
@@ -241,7 +243,7 @@ def _ancestors(fingerprint: str, nearby: NearbyArtifacts) -> dict[str, Any]:
     row = {"artifact": path, "fingerprint": fingerprint, **({"part": subpath} if subpath else {})}
     if not artifact.is_artifact(path):
         builder, recorded = claim.read(path), dict[str, str]()
-        with contextlib.suppress(DataError, OSError, ValueError, TypeError):  # just started
+        with contextlib.suppress(DataError, OSError):  # just started
             recorded = Job.read(posixpath.join(path, LOGS, JOB)).inputs
         inputs = {
             role: fingerprints.artifact_fingerprint(source) or fingerprints.part_fingerprint(source)

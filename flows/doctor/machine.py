@@ -22,6 +22,7 @@ from packaging.version import Version
 
 from cloze.core import plugins, processes
 from cloze.core.errors import UsageError, describe_error, did_you_mean
+from cloze.core.humanize import agree
 from cloze.core.places import runs_directory
 from cloze.flows.data import DATA
 from cloze.flows.machine import slots
@@ -251,7 +252,7 @@ def processor() -> Iterator[Finding]:
         flags = []
     fast = [flag for flag in ("amx_bf16", "avx512_bf16") if flag in flags]
     precision = f"bf16 by {', '.join(fast)}" if fast else "no native bf16: fp32"
-    yield Finding("processor", f"{len(processes.available_cpus())} cores, {precision}")
+    yield Finding("processor", agree(f"{len(processes.available_cpus())} cores, {precision}"))
 
 
 def devices() -> Iterator[Finding]:

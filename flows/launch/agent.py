@@ -219,13 +219,13 @@ class Agent:
 
     def _beat(self) -> None:
         path, count = self.launch.file(f"beat{self.node}"), 0
-        local = storage.is_local(path)
+        local, inner = storage.is_local(path), storage.filesystem(path)[1]
         while True:
             count += 1
             # a full disk may be temporary; missing heartbeats tell the coordinator
             with suppress(Exception):
                 if local:
-                    with open(storage.filesystem(path)[1], "w", encoding="ascii") as stream:
+                    with open(inner, "w", opener=accounts.open_unlinked) as stream:
                         stream.write(str(count))
                 else:
                     storage.write_bytes(path, str(count).encode())

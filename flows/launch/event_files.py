@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from cloze.core import storage
+from cloze.core.accounts import open_private, open_unlinked
 from cloze.core.secrets import holds_secret
 
 
@@ -24,7 +25,7 @@ class EventWriter:
         self.path = path
         self._count = 0
         file, flags = f"{storage.filesystem(path)[1]}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND
-        self._file = os.open(file, flags, 0o666) if storage.is_local(path) else None
+        self._file = open_unlinked(file, flags) if storage.is_local(path) else None
 
     def send(self, events: Sequence[Mapping[str, Any]]) -> None:
         """Append events in order.
@@ -80,7 +81,8 @@ class EventReader:
 
 
 def write_json(path: str, content: Mapping[str, Any]) -> None:
-    storage.write_bytes(path, json.dumps(content).encode(), private=holds_secret(content))
+    opener = open_private if holds_secret(content) else open_unlinked
+    storage.write_bytes(path, json.dumps(content).encode(), opener=opener)
 
 
 def read_json(path: str) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloze.core.accounts import open_unlinked
 from cloze.core.processes import HeartbeatReader, RankPhase, RankStatus, process_state
 
 POLL_SECONDS = 1.0
@@ -110,8 +111,9 @@ class HangDetector:
         return has_stalled
 
     def _try_to_write(self) -> None:
-        with suppress(OSError):  # a full disk does not stall
-            (self._logs[0].parent / "storage").write_bytes(b".")
+        probe = self._logs[0].parent / "storage"
+        with suppress(OSError), open(probe, "wb", opener=open_unlinked) as file:
+            file.write(b".")  # a full disk does not stall
 
     def _hanging_rank(self, beats: Sequence[RankStatus], now: float) -> HangReport:
         """Collect the stacks, and choose the rank that hangs."""

@@ -18,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from cloze.core.accounts import open_unlinked
 from cloze.core.errors import UsageError
 from cloze.core.processes import HEARTBEAT_FD, PARENT_PID, HeartbeatReader, MemoryWatch, free_ports
 from cloze.core.stages.execution import Execution
@@ -159,7 +160,7 @@ class LocalRanks:
     def _start(self, environment: Mapping[str, str]) -> IO[bytes]:
         rank, (read_end, write_end) = int(environment["RANK"]), os.pipe()
         self._watched[rank] = watched = HeartbeatReader()
-        with self._log(rank).open("ab") as output:
+        with open(self._log(rank), "ab", opener=open_unlinked) as output:
             self.processes[rank] = subprocess.Popen(
                 [sys.executable, "-m", self.worker, self.job_file],
                 stdin=subprocess.DEVNULL,

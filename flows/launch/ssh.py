@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from cloze.core.accounts import open_unlinked
 from cloze.core.errors import UsageError
 from cloze.core.processes import PARENT_PID
 from cloze.core.stages.execution import Execution, LaunchOptions
@@ -141,7 +142,7 @@ class _Connections(AgentGroup):
         self._outputs = [logs / f"agent{node}.log" for node in range(launch.nodes)]
         self._clients: list[subprocess.Popen[bytes]] = []
         for node, name in enumerate(launch.hosts):
-            with self._outputs[node].open("wb") as output:
+            with open(self._outputs[node], "wb", opener=open_unlinked) as output:
                 client = subprocess.Popen(
                     [*ssh(execution), name, agent_command(launch, node)],
                     stdin=subprocess.PIPE,

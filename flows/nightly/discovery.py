@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import json
 import posixpath
 import re
 import zoneinfo
@@ -188,8 +187,8 @@ def _read_training(training: str) -> tuple[str, str, set[int], dict[str, str]] |
 
 def _read_job(directory: str) -> dict[str, Any]:
     """Return `job.json` of an artifact; empty if it cannot be read."""
-    with contextlib.suppress(ClozeError, OSError, ValueError):
-        return dict(json.loads(storage.read_text(storage.join(directory, LOGS, "job.json"))))
+    with contextlib.suppress(ClozeError, OSError):
+        return storage.read_json(storage.join(directory, LOGS, "job.json"))
     return {}
 
 

@@ -9,7 +9,6 @@ members that it compares, and has one score, which says nothing about the seeds'
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import pstdev
@@ -136,7 +135,7 @@ def gather(artifacts: Iterable[tuple[Node, str]]) -> dict[str, Scores]:
 
 
 def _read_losses(path: str, manifest: Manifest) -> TextLosses:
-    content = json.loads(storage.read_text(storage.join(path, str(manifest.summary["losses"]))))
+    content = storage.read_json(storage.join(path, str(manifest.summary["losses"])))
     examples = [
         manifest.parents["dataset"], content["objective"], *map(str, content["predictions"])
     ]  # fmt: skip

@@ -31,7 +31,7 @@ from types import NoneType
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.accounts import user_name
+from cloze.core.accounts import open_unlinked, user_name
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.checkpoints import STEPS, is_checkpoint
 from cloze.core.artifacts.claim import BUILDING, Claim
@@ -149,7 +149,7 @@ class Journal:
     def append(self, line: Mapping[str, Any]) -> None:
         """Append a line and sync it to disk."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        with self.path.open("ab+") as stream:
+        with open(self.path, "ab+", opener=open_unlinked) as stream:
             if stream.seek(0, os.SEEK_END):
                 stream.seek(-1, os.SEEK_END)
                 if stream.read(1) != b"\n":  # a torn line: end it

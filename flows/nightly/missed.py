@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from cloze.core.humanize import agree
 from cloze.flows.nightly import discovery
 from cloze.flows.nightly.discovery import CheckpointInfo, CheckpointSelection
 from cloze.flows.nightly.journal import CHAMPION, Journal
@@ -75,7 +76,8 @@ def choose(
         selected=tuple(item for choice in choices for item in choice.selected),
         waiting=tuple(item for choice in choices for item in choice.waiting),
         nights={item.key: dates[n] for n, choice in made_up.items() for item in choice.new},
-        about=f"{len(due)} nights since {start}{', the first checkpoint' * (first > since)} "
+        about=f"{agree(f'{len(due)} nights since')} {start}"
+        f"{', the first checkpoint' * (first > since)} "
         f"({schedule.origin}): {len(made_up)} to make up, {held} held, "
         f"{len(due) - len(made_up) - held} without a checkpoint",
     )

@@ -8,8 +8,10 @@ import socket
 from contextlib import suppress
 from datetime import datetime, timezone
 
+from cloze.core import places
 from cloze.core.errors import UsageError
 from cloze.flows.data import DATA
+from cloze.flows.run import source
 
 PREFECT_YAML = DATA / "prefect.yaml"
 HOME = "CLOZE_HOME"  # variable with the working directory of deployed flows
@@ -46,18 +48,25 @@ def enter_home(directory: str) -> dict[str, str]:
         )
         _log(message)
         raise UsageError(message) from error
+    try:  # a retry imports what its run's last start had, as `cloze resume` does
+        flow_run = os.environ.get("PREFECT__FLOW_RUN_ID", "")
+        if taken := source.retake(flow_run, places.runs_directory()):
+            _log(f"source: {taken}, as recorded", logging.INFO)
+    except UsageError as error:
+        _log(str(error))
+        raise
     return {"directory": os.getcwd()}
 
 
-def _log(message: str) -> None:
-    """Write an error to the flow run's log; Prefect itself reports only the failed step."""
+def _log(message: str, level: int = logging.ERROR) -> None:
+    """Write to the flow run's log; of an error, Prefect itself reports only the failed step."""
     from prefect.client.orchestration import get_client
     from prefect.client.schemas.actions import LogCreate
 
     with suppress(Exception), get_client(sync_client=True) as client:
         record = {
             "name": "prefect.flow_runs",
-            "level": logging.ERROR,
+            "level": level,
             "message": message,
             "timestamp": datetime.now(timezone.utc),
             "flow_run_id": os.environ["PREFECT__FLOW_RUN_ID"],

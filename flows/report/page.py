@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from cloze.core.figures import goodness, is_finite
-from cloze.core.humanize import format_count, format_duration, templates_in
+from cloze.core.humanize import agree, format_count, format_duration, templates_in
 from cloze.core.plugins import with_substitutes
 from cloze.flows.graph import stages
 from cloze.flows.graph.plan import run_of
@@ -119,7 +119,7 @@ def _cards(
         cards.append((f"{corpus['documents']:,}", "documents", remark))
     if of["dataset"]:
         dataset = of["dataset"][0].manifest.summary
-        remark = f"{dataset['rows']:,} rows × {dataset['copies']} masks"
+        remark = agree(f"{dataset['rows']:,} rows × {dataset['copies']} masks")
         cards.append((format_count(dataset["tokens"]), "tokens read", remark))
     if of["pretrain"]:
         cards += _pretrain_cards(of["pretrain"])

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from cloze.core import storage
+from cloze.core.accounts import open_unlinked
 from cloze.core.artifacts import artifact, fingerprints
 from cloze.core.artifacts.artifact import BUILDING, MANIFEST, Claim
 from cloze.core.artifacts.lock import flock_or_say, is_locked, locked
@@ -30,7 +31,7 @@ from cloze.flows.run import status_file
 from cloze.flows.run.targets import node_name
 
 DAY = 24 * 3600.0
-STARTS = ".starts.lock"
+STARTS, NAMES = ".starts.lock", ".names.lock"
 STARTS_SECONDS = 600.0  # for a start that plans a large run, or a removal on a network disk
 ASIDE = ".removed-"  # prefix of an artifact that is being removed
 
@@ -220,11 +221,15 @@ def _freed(path: Path) -> int:
 
 
 @contextmanager
-def starts(runs: Path, *, shared: bool = True) -> Iterator[None]:
-    """Hold the lock of starts: shared from a run's plan to its record, exclusive for a removal."""
+def starts(runs: Path, file: str = STARTS, *, shared: bool = True) -> Iterator[None]:
+    """Hold the lock of starts: shared from a run's plan to its record, exclusive for a removal.
+
+    `file`: `NAMES`, exclusive from the check of a run's name to the lock of its directory.
+    """
     with ExitStack() as stack:
         with suppress(OSError):  # a file system may have no locks
-            handle = stack.enter_context((runs / STARTS).open("a+b"))
+            runs.mkdir(parents=True, exist_ok=True)
+            handle = stack.enter_context(open(runs / file, "a+b", opener=open_unlinked))
             flock_or_say(STARTS_SECONDS, handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
 
@@ -247,7 +252,7 @@ def unneeded_sources(runs: Path, *, remove: bool = False) -> list[Path]:
             if not (job.parents[1] / MANIFEST).exists():
                 if not os.access(job, os.R_OK):  # it has a secret of another account
                     return []
-                with suppress(OSError, ValueError, TypeError):
+                with suppress(DataError, OSError):
                     names.add(Path(Job.read(str(job)).source).name)
         unneeded = [path for path in (runs / RECORDED).glob("*") if path.name not in names]
         for path in unneeded if remove else ():
@@ -293,7 +298,7 @@ def _set_aside(path: Path) -> Path | None:
     aside = path.with_name(f"{ASIDE}{time.time_ns()}")
     with suppress(UsageError, OSError), locked(str(path)):
         if (path / MANIFEST).exists():
-            (path / BUILDING).write_text("{}", encoding="utf-8")
+            storage.write_bytes(str(path / BUILDING), b"{}")
             (path / MANIFEST).unlink()
         return path.rename(aside)
     return None

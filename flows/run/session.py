@@ -179,11 +179,15 @@ class RunSession:
 
     def _lock(self, resources: contextlib.ExitStack) -> None:
         """Lock the run's directory; UsageError: it is held, or the name is not a run's."""
-        name = self.config.name
-        if self.command is None:
-            targets.check_name(places.runs_directory(), name)
+        name, runs = self.config.name, places.runs_directory()
         try:
-            resources.enter_context(locked(str(self.directory)))
+            if self.command is None:
+                # of `a` and `a/b` at once, one is first
+                with retention.starts(runs, retention.NAMES, shared=False):
+                    targets.check_name(runs, name)
+                    resources.enter_context(locked(str(self.directory)))
+            else:
+                resources.enter_context(locked(str(self.directory)))
         except UsageError as error:
             if self.command is None:
                 raise UsageError(f"{error}{status_file.whose(self.directory, name)}") from error

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cloze.core import storage
+from cloze.core.accounts import open_unlinked
 from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import UsageError, describe_os_error
 from cloze.core.identity import RECORDED, digest, package_root, recorded_source
@@ -101,7 +102,8 @@ def _write(path: Path, content: bytes) -> None:
     """Write a file that nobody edits by mistake, such as from a traceback."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f".{path.name}.{os.getpid()}")  # other processes may import the file
-    aside.write_bytes(content)
+    with open(aside, "wb", opener=open_unlinked) as stream:
+        stream.write(content)
     aside.chmod(stat.S_IMODE(aside.stat().st_mode) & ~0o222)
     aside.replace(path)
 
@@ -131,19 +133,37 @@ def enter(target: Target, runs: Path) -> None:
     else:
         job_file = storage.join(containing_artifact(target.path), LOGS, JOB)
         recorded = Job.read(job_file).source if storage.exists(job_file) else ""
+    if taken := _take(recorded, runs, "--current-source goes on with today's"):
+        terminal.console().print(f"source: {taken}, as recorded", markup=False)
+        os.execv(sys.executable, [sys.executable, "-m", "cloze", *sys.argv[1:]])
+
+
+def retake(flow_run: str, runs: Path) -> str | None:
+    """Let a retry of a Prefect flow run, not imported yet, take the source of its last start.
+
+    Return and raise as `_take`.
+    """
+    files = (file for run in status_file.directories(runs) for file in status_file.records_in(run))
+    records = filter(None, map(status_file.read_file, files))
+    starts = [each.get("source") for each in records if each.get("prefect") == flow_run]
+    remedy = "a new flow run of its deployment takes today's"
+    return _take(starts[-1] if starts else None, runs, remedy)
+
+
+def _take(recorded: str | None, runs: Path, otherwise: str) -> str | None:
+    """Let later imports be of a recorded copy; return its name, None: they are, or it is none.
+
+    Raises UsageError: the copy is gone or was changed; `otherwise` says how to go on.
+    """
     if not is_copy(recorded):
-        return
+        return None
     name = Path(recorded).name
     if digest(_read(Path(__file__).parents[2], DATA)) == name:
-        return
+        return None
     found = Path(recorded) if Path(recorded).is_dir() else runs.absolute() / RECORDED / name
     is_hidden = recorded_source() == found
     if is_hidden or digest(_read(found / "cloze")) != name:
         fault = "is hidden by ./cloze" if is_hidden else "is gone or was changed"
-        raise UsageError(
-            f"the source that this was started with ({found}) {fault}; --current-source goes on"
-            " with today's"
-        )
+        raise UsageError(f"the source that this was started with ({found}) {fault}; {otherwise}")
     _import_from(found)
-    terminal.console().print(f"source: {describe(recorded)}, as recorded", markup=False)
-    os.execv(sys.executable, [sys.executable, "-m", "cloze", *sys.argv[1:]])
+    return describe(recorded)

@@ -155,7 +155,8 @@ def read_file(path: Path) -> dict[str, Any] | None:
         if content is not None and all(
             is_record(node, NODE_FIELDS) for node in content["nodes"].values()
         ):
-            return {"config": {}, "parameters": {}, **content}  # earlier versions lack them
+            lacking = {"config": {}, "parameters": {}, "owner": owner(path.parent.parent)}
+            return {**lacking, **content}  # of earlier versions
     return None
 
 
@@ -183,8 +184,9 @@ def newest(
             return {**as_it_is(record, path), "run": name, "path": str(path)}
     if damaged is None:
         return None
-    missing = {"run": directory.name, "host": "", "pid": 0, "prefect": None}
-    return {**missing, "nodes": {}, "config": {}, "parameters": {}, **_unreadable(*damaged)}
+    empty = {"host": "", "pid": 0, "prefect": None, "nodes": {}, "config": {}, "parameters": {}}
+    known = {"run": directory.name, "owner": owner(directory)}
+    return {**known, **empty, **_unreadable(*damaged)}
 
 
 def all_records(runs: Path) -> dict[str, dict[str, Any]]:

@@ -180,7 +180,7 @@ class RunStatusFile:
 def _owner(directory: Path, earlier: Sequence[Path]) -> str:
     """Return the account that a run belongs to: that of its first start."""
     before = status_file.read_file(earlier[-1]) if earlier else None
-    return str((before or {}).get("owner") or accounts.owner(directory) or accounts.user_name())
+    return (before or {}).get("owner") or accounts.owner(directory) or accounts.user_name()
 
 
 def final_state(error: BaseException | None) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cloze.core.artifacts.lineage import containing_artifact
+from cloze.core.artifacts.lock import is_locked
 from cloze.core.errors import DataError, UsageError, did_you_mean
 from cloze.core.places import runs_directory
 from cloze.core.storage import has_scheme, linked
@@ -128,12 +129,18 @@ def run_names(runs: Path) -> list[str]:
     )
 
 
+def _is_begun(directory: Path) -> bool:
+    """Return whether a directory is a run's, or that of a start which has no record yet."""
+    return (directory / status_file.DIRECTORY).is_dir() or is_locked(str(directory))
+
+
 def check_name(runs: Path, name: str) -> None:
     """Raise UsageError if a run of that name is below a run, has runs below it, or is MLflow's."""
     user = name.partition("/")[0]
-    is_below = user != name and (runs / user / status_file.DIRECTORY).is_dir()
+    is_below = user != name and _is_begun(runs / user)
     is_mlflow = user.startswith(("mlflow.db", ARTIFACTS))
-    if is_below or is_mlflow or runs / name in run_folders(runs)[1:]:
+    is_folder = not _is_begun(runs / name) and any(map(_is_begun, (runs / name).glob("[!.]*/")))
+    if is_below or is_mlflow or is_folder:
         owner = "a run" if is_below else "MLflow's records" if is_mlflow else "a folder of runs"
         raise UsageError(
             f"a run cannot be named {name}: {user} is the name of {owner}; choose another one"

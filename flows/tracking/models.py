@@ -99,15 +99,14 @@ class Checkpoint:
                 f"{self.path} has no complete checkpoint ({COMPLETE} is missing); it was pruned "
                 f"or removed"
             )
-        content: dict[str, Any] = json.loads(storage.read_text(storage.join(self.path, CONFIG)))
-        return content
+        return storage.read_json(storage.join(self.path, CONFIG))
 
     def files(self) -> list[str]:
         """Return the relative names of the files that the model needs.
 
         Raises DataError: a name leads out of the checkpoint.
         """
-        content = json.loads(storage.read_text(storage.join(self.path, COMPLETE)))
+        content = storage.read_json(storage.join(self.path, COMPLETE))
         names = [str(entry["path"]) for entry in content["files"]]
         for name in names:
             if not is_inside(name):

@@ -24,6 +24,7 @@ from pydantic_core import to_jsonable_python
 
 from cloze.core import accounts, storage
 from cloze.core.errors import describe_os_error, shell_command
+from cloze.core.humanize import agree
 from cloze.core.secrets import redact
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph import stages
@@ -59,8 +60,8 @@ def close_spool(spool: Spool, seconds: float = FLUSH_SECONDS) -> list[str]:
     if refused:
         reason = next(iter(refused))
         warnings.append(
-            f"MLflow rejected {refused.total()} records (the first: {reason}); `cloze doctor` "
-            f"lists them"
+            f"MLflow rejected {agree(f'{refused.total()} records')} (the first: {reason}); "
+            f"`cloze doctor` lists them"
         )
     return warnings
 

@@ -31,6 +31,7 @@ A run may start again after its end: a training that was killed continues its ru
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -154,7 +155,8 @@ class Spool:
         """Start the process that sends this spool and orphaned ones; again after a kill."""
         if self._sender is not None and (self._sender.poll() or 0) >= 0:
             return
-        with self._continuing(), (self.directory / SENDER_LOG).open("ab") as log:
+        name = self.directory / SENDER_LOG
+        with self._continuing(), open(name, "ab", opener=accounts.open_unlinked) as log:
             self._sender = subprocess.Popen(
                 [sys.executable, "-m", "cloze.flows.tracking.spool_sender", str(self.path)],
                 # no argument, which every user can read: the URI may contain a password
@@ -300,8 +302,10 @@ def claim(path: Path, *, shared: bool) -> IO[bytes] | None:
     `shared`: True: share the lock with the spool's writer, as its sender. False: exclusive.
     """
     try:
-        stream = path.open("r+b")
-    except (FileNotFoundError, PermissionError):  # another user's spool is for that user to send
+        stream = open(path, "r+b", opener=accounts.open_unlinked)  # noqa: SIM115
+    except OSError as error:  # another user's spool is for that user to send
+        if error.errno not in (errno.ENOENT, errno.EACCES, errno.ELOOP):
+            raise
         return None
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(stream, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)

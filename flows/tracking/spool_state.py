@@ -110,7 +110,7 @@ def exclusive(directory: Path, name: str) -> Iterator[None]:
     Raises TimeoutError: another process holds it for longer than `LOCK_SECONDS`.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with (directory / name).open("a+") as lock:
+    with open(directory / name, "a+", opener=accounts.open_unlinked) as lock:
         flock_or_say(LOCK_SECONDS, lock, fcntl.LOCK_EX, TimeoutError)
         yield
 

@@ -18,6 +18,7 @@ from cloze.core import places
 from cloze.core.accounts import owner
 from cloze.core.artifacts import lock
 from cloze.core.errors import UsageError, require_packages
+from cloze.core.humanize import agree
 from cloze.core.processes import wait_until
 from cloze.flows.run import server_addresses
 from cloze.flows.tracking import database, spool_state
@@ -71,7 +72,7 @@ def _supervise(
     home.chmod(0o700)  # Prefect's database has the secrets of blocks, and their key
     leftovers = processes.marked_processes(directory)
     if leftovers:  # its supervisor was killed; flows save checkpoints
-        screen.print(f"ending {len(leftovers)} processes that an earlier `cloze ui` left behind …")
+        screen.print(agree(f"ending {len(leftovers)} processes of an earlier `cloze ui` …"))
         processes.end(leftovers, grace_seconds())
     default_ports = dict(USUAL_PORTS)
     if elsewhere := mlflow_elsewhere(runs):

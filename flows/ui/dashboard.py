@@ -10,6 +10,7 @@ directory; `/metrics` for Prometheus; `/health` answers `ok`.
 
 from __future__ import annotations
 
+import os
 import secrets
 import time
 from collections import defaultdict
@@ -28,6 +29,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from cloze.core.accounts import owner
 from cloze.core.errors import ClozeError
 from cloze.core.humanize import format_duration, templates_in
 from cloze.flows.machine import slots
@@ -96,7 +98,7 @@ def application(
         return Response(prometheus.metrics(runs), headers=HEADERS, media_type=CONTENT_TYPE_LATEST)
 
     def page(request: Request) -> Response:
-        servers = server_addresses.servers(runs)
+        servers = reachable(server_addresses.servers(runs))
         rows = run_rows(runs, servers)
         mlflow = servers.get("mlflow")
         links = {
@@ -116,6 +118,8 @@ def application(
             links=links,
             zone=_local(time.time()).tzname(),
             servers=server_rows(servers, links),
+            servers_of=servers.get("owner"),
+            has_owners=len({row["owner"] for row in rows}) > 1,
             slots=slot_rows(),
             champion=_champion(runs),
         )
@@ -168,6 +172,16 @@ def _made(directory: Path) -> dict[str, Path]:
     }
 
 
+def reachable(servers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the servers, without pages but with `owner` if another account has their login."""
+    login = servers.get("login")
+    if not login or os.access(login, os.R_OK) or not os.path.exists(login):
+        return dict(servers)
+    services = {name: {**each, "address": None} for name, each in servers["services"].items()}
+    pages = dict.fromkeys(("prefect", "mlflow"))
+    return {**servers, **pages, "services": services, "owner": owner(login)}
+
+
 def _page_of(servers: Mapping[str, Any], name: str, path: str) -> str | None:
     """Return the link to a page of a server; with a login, the link logs the browser in first."""
     address = servers.get(name)
@@ -194,6 +208,7 @@ def run_rows(runs: Path, servers: Mapping[str, Any]) -> list[dict[str, Any]]:
         rows.append(
             {
                 "name": record["run"],
+                "owner": record.get("owner") or "",
                 "state": record["state"],
                 "started": _format_time(record["started"]),
                 "took": describe_duration(record),

@@ -21,6 +21,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloze.core import storage
+from cloze.core.accounts import open_private
 from cloze.flows.run import server_addresses
 
 LOGIN_PATH, COOKIE = "/cloze-login", "cloze-login"
@@ -52,7 +53,7 @@ def create(directory: Path) -> str:
         if not login and status.st_uid == os.getuid() and not stat.S_IMODE(status.st_mode) & 0o077:
             login = path.read_text(encoding="utf-8")
     login = login or f"cloze:{secrets.token_urlsafe(24)}"
-    storage.write_bytes(str(path), login.encode(), private=True)
+    storage.write_bytes(str(path), login.encode(), opener=open_private)
     return login
 
 

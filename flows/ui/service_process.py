@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from cloze.core.accounts import open_unlinked
 from cloze.core.artifacts import lock
 from cloze.core.errors import describe_os_error
 from cloze.core.processes import PARENT_PID, describe_exit
@@ -126,7 +127,7 @@ class ServiceProcess:
         guard = [sys.executable, "-m", "cloze.flows.ui.process_guard"]
         self.since, self.state = time.time(), "starting"
         try:
-            with self.log.open("ab") as output:
+            with open(self.log, "ab", opener=open_unlinked) as output:
                 self.process = subprocess.Popen(
                     [*guard, *self.service.command],
                     stdin=subprocess.DEVNULL,

@@ -121,6 +121,8 @@ def environment(runs: Path, prefect_port: int, login: str) -> dict[str, str]:
         "PREFECT_SERVER_API_AUTH_STRING": login,
         "PREFECT_API_AUTH_STRING": login,
         "PREFECT_HOME": str(places.local_setting("PREFECT_HOME", str(directory / HOME))),
+        # Prefect's own place is its package, which this account may not be able to change
+        "PREFECT_SERVER_UI_STATIC_DIRECTORY": str(directory / HOME / "pages"),
         "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
         "PREFECT_SERVER_UI_V2_ENABLED": "false",  # calls a tracker; run links open V1

@@ -18,6 +18,7 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from cloze.core.humanize import agree
 from cloze.core.words import count_words
 from cloze.flows.views.terminal import table_of
 
@@ -153,7 +154,7 @@ SHARES = set(  # metrics that are shown in percent
 def comparison(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Return a comparison of tokenizers from rows of the summary of stage compare-vocab."""
     text = rows[0]
-    title = (
+    title = agree(
         f"{text['documents']:,} documents, {text['words']:,} words, "
         f"{text['bytes']:,} bytes of held-out text"
     )

@@ -10,7 +10,7 @@ from pydantic import Field, model_validator
 from cloze.core import storage
 from cloze.core.artifacts import fingerprints
 from cloze.core.config import InputPath, StageConfig
-from cloze.core.errors import DataError, UsageError
+from cloze.core.errors import UsageError
 from cloze.core.stages.cost import CostEstimate, CostModel, PlannedBuild
 from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.pipeline.vocab import stage as vocab
@@ -100,13 +100,8 @@ def _extend(
         counts = extend.count_candidates(base, sample.texts_with_progress(build.report)())
     listed_words: list[str] = []
     if config.words_file:
-        try:
-            lines = storage.read_text(config.words_file).splitlines()
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{config.words_file} is not UTF-8 at byte {error.start}; give a UTF-8 file with "
-                f"one word per line"
-            ) from error
+        expected = "give a UTF-8 file with one word per line"
+        lines = storage.read_text(config.words_file, expected).splitlines()
         listed_words = extend.parse_words(base, lines, config.words_file)
     words = extend.score_words(base, counts, listed_words, config.choose_by)
     others = counts.copy()

@@ -18,6 +18,7 @@ from typing import Any
 import yaml
 
 from cloze.core import storage
+from cloze.core.accounts import open_private
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
@@ -100,7 +101,7 @@ class _TrainJob:
         manifest = train_job(self.name, launch, execution, options)
         path = storage.join(launch.artifact, LOGS, DIRECTORY, f"{self.name}.yaml")
         content = yaml.safe_dump(manifest, sort_keys=False).encode()
-        storage.write_bytes(path, content, private=True)  # `env` may hold a secret
+        storage.write_bytes(path, content, opener=open_private)  # `env` may hold a secret
         # a dead coordinator's TrainJob would train in the same directory
         self._delete_others()
         result = _kubectl("apply", "--filename=-", content=json.dumps(manifest))

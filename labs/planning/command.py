@@ -69,7 +69,7 @@ def show(out: Console, plan: Mapping[str, Any]) -> None:
     """Print a training plan in at most 100 columns."""
     from rich.markup import escape
 
-    from cloze.core.humanize import format_bytes, format_count, format_duration
+    from cloze.core.humanize import agree, format_bytes, format_count, format_duration
     from cloze.flows.views.terminal import table_of
 
     hardware, recommended = plan["hardware"], plan["chosen"]
@@ -77,7 +77,8 @@ def show(out: Console, plan: Mapping[str, Any]) -> None:
     size = f"{format_count(plan['parameters'])} parameters"
     out.print(f"[bold]{escape(plan['model'])}[/], {size}, on {gpus} {hardware['name']}")
     rows = f"{plan['global_batch']:,} sequences of {plan['length']:,} tokens"
-    out.print(f"{plan['steps']:,} steps of {rows}: {format_count(plan['tokens'])} tokens\n")
+    amount = f"{plan['steps']:,} steps of {rows}: {format_count(plan['tokens'])} tokens\n"
+    out.print(agree(amount))
     columns = ["ZeRO", "recomputed", "rows x passes", "memory", "hours", "GPU-hours"]
     table = table_of(columns, right=columns, title="largest micro-batch that fits, by ZeRO stage")
     for alternative in plan["ways"]:

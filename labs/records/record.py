@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -112,8 +111,8 @@ def _loss(path: str, dataset: str) -> float:
 
     def keep(result: BuildResult) -> dict[str, Any]:
         summary = result.manifest.summary
-        text = storage.read_text(storage.join(result.artifact, summary["losses"]))
-        objective = json.loads(text)["objective"]
+        scored = storage.read_json(storage.join(result.artifact, summary["losses"]))
+        objective = scored["objective"]
         if objective not in MASKED:
             raise UsageError(f"{path} is scored by {objective}; train it last by {MASKED}")
         losses.append(summary["metrics"]["heldout_loss"])

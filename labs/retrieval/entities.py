@@ -72,7 +72,7 @@ def run(config: EntitiesConfig, build: BuildContext) -> StageResult:
             target = build.file(spans_file_name(name))
             counts = _tag_shard(tagger, storage.join(path, name), target)
             storage.write_bytes(counts_file, json.dumps(counts).encode())
-        totals.update(json.loads(storage.read_text(counts_file)))
+        totals.update(storage.read_json(counts_file))
     gathered = world.gathered(dict(totals))
     totals = sum((Counter(counts) for counts in gathered), Counter())
     sentences = totals.pop("sentences", 0)

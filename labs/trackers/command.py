@@ -13,6 +13,7 @@ import click
 
 from cloze.core import storage
 from cloze.core.errors import DataError
+from cloze.core.humanize import agree
 from cloze.core.places import runs_directory
 from cloze.flows.commands.base.field_options import NameOf
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
@@ -162,9 +163,9 @@ def describe(trainings: dict[str, Training], others: list[str], directory: Path)
     """Return what was written, and what was not."""
     lines = sum(own.lines for own in trainings.values())
     skipped = sorted(set[str]().union(*(own.skipped for own in trainings.values())))
-    parts = [f"{len(trainings)} trainings, {lines:,} log lines in {directory}"]
+    parts = [f"{agree(f'{len(trainings)} trainings, {lines:,} log lines')} in {directory}"]
     if others:
-        parts.append(f"{len(others)} artifacts have no metrics by step ({', '.join(others)})")
+        parts.append(f"no metrics by step in {', '.join(others)}")
     if skipped:
         parts.append(f"values that are no numbers are left out ({', '.join(skipped)})")
     return "; ".join(parts)

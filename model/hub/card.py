@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -101,7 +100,7 @@ def model_card(loaded: LoadedCheckpoint, architecture: str) -> str:
 def corpus_cards(lineage: Mapping[str, Manifest]) -> list[dict[str, Any]]:
     """Return the content of `card.json` of each corpus among the artifacts."""
     paths = (storage.join(directory, CORPUS_CARD) for directory in lineage)
-    return [json.loads(storage.read_text(path)) for path in paths if storage.exists(path)]
+    return [storage.read_json(path) for path in paths if storage.exists(path)]
 
 
 def _use(loaded: LoadedCheckpoint, architecture: str) -> tuple[str, str]:

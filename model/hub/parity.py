@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -221,7 +220,7 @@ def transformers_logits(
         Outputs in the form of `our_logits`, without those of heads with random weights.
     """
     hub = hub_of(loaded.model.family, loaded.heads)
-    config = json.loads(storage.read_text(storage.join(directory, CONFIG)))
+    config = storage.read_json(storage.join(directory, CONFIG))
     heads = exported_heads(loaded)
     name = hub.architecture(heads, str(config["model_type"]))
     model, missing = hub_model(directory, name, dtype=dtype)

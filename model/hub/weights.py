@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-import json
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from cloze.core.errors import DataError
 from cloze.model.checkpoint import CONFIG, WEIGHTS, check_finite
 from cloze.model.tensors import read_tensors
 
+read_json = partial(storage.read_json, expected="use a complete Hugging Face directory")
 PICKLE = "pytorch_model.bin"  # name in transformers before safetensors
 # Files of directories that hold a model elsewhere -> what to do.
 INSTEAD = {
@@ -101,16 +102,3 @@ def read_config(directory: str) -> dict[str, Any]:
             f"from which it was made"
         )
     return config
-
-
-def read_json(path: str) -> dict[str, Any]:
-    """Return the object in a JSON file; DataError without one."""
-    try:
-        content = json.loads(storage.read_text(path))
-    except ValueError as error:
-        raise DataError(
-            f"{path} is no JSON ({error}); use a complete Hugging Face directory"
-        ) from error
-    if not isinstance(content, dict):
-        raise DataError(f"{path} contains no JSON object; use a complete Hugging Face directory")
-    return content

@@ -173,7 +173,7 @@ def write_directory(
     write_tensors(storage.join(directory, WEIGHTS), state)
     copy_files(loaded.tokenizer, directory)
     name = storage.join(directory, TOKENIZER_CONFIG)
-    settings = json.loads(storage.read_text(name)) if storage.exists(name) else {}
+    settings = storage.read_json(name) if storage.exists(name) else {}
     # Without it, truncation=True has no effect.
     settings["model_max_length"] = loaded.model.max_position_embeddings
     # Only models with token types use them.

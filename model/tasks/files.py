@@ -259,12 +259,12 @@ def corpus_shards(path: str) -> list[str]:
 
 
 def documents(
-    path: str, columns: Sequence[str], split: str | None = None
+    path: str, columns: Sequence[str], source: str | None = None, split: str | None = None
 ) -> Iterator[tuple[Any, ...]]:
     """Iterate over the values of `columns` of every document, one record batch in memory at a time.
 
     Args:
-        split: only documents of this split; None: all.
+        source, split: only documents of this source and this split; None: all.
 
     Raises:
         DataError: `path` has no corpus, or a shard is no Arrow file.
@@ -283,8 +283,9 @@ def documents(
                 ) from error
             for i in range(reader.num_record_batches):
                 batch = reader.get_batch(i)
-                if split is not None:
-                    batch = batch.filter(pc.equal(batch.column("split"), split))
+                for column, value in (("source", source), ("split", split)):
+                    if value is not None:
+                        batch = batch.filter(pc.equal(batch.column(column), value))
                 values = (batch.column(column).to_pylist() for column in columns)
                 yield from zip(*values, strict=True)
 

@@ -31,7 +31,6 @@ from __future__ import annotations
 
 import abc
 import itertools
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pkgutil import resolve_name
@@ -263,7 +262,7 @@ def verb_of(path: str) -> str:
     from cloze.model import checkpoint  # torch
 
     directory = checkpoint.resolve(path)
-    heads = json.loads(storage.read_text(storage.join(directory, checkpoint.CONFIG)))["heads"]
+    heads = storage.read_json(storage.join(directory, checkpoint.CONFIG))["heads"]
     if (name := verb_of_heads(heads)) is None:
         raise UsageError(f"{path} has no head that a verb answers with ({', '.join(heads)})")
     return name

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from cloze.core import storage
 from cloze.core.errors import DataError
-from cloze.core.humanize import format_count, most_first
+from cloze.core.humanize import agree, format_count, most_first
 from cloze.core.stages.stage import BuildContext, Stage, StageResult
 from cloze.pipeline.corpus.config import COSTS, CorpusConfig
 from cloze.pipeline.corpus.readers.base import counted
@@ -93,11 +93,11 @@ def check_not_empty(config: CorpusConfig, groups: Sequence[SliceGroup], results:
         counters = sum((Counter(result["counters"]) for result in results), Counter[str]())
         reasons = _by_count(counted(counters, "dropped/"))
         first = config.sources[0]
+        read = agree(f"of the {counters['read/documents']:,} documents")
+        others = " and other sources" if len(config.sources) > 1 else ""
         raise DataError(
-            f"of the {counters['read/documents']:,} documents of "
-            f"{first.path}{' and other sources' if len(config.sources) > 1 else ''}"
-            f" none is left ({reasons}){_passed_over(config)}. Add text, or relax the filters of "
-            f"the corpus config"
+            f"{read} of {first.path}{others} none is left ({reasons}){_passed_over(config)}. Add "
+            f"text, or relax the filters of the corpus config"
         )
 
 

@@ -28,12 +28,13 @@ OVER = ("FINISHED", "CANCELED", "FAILED")
 
 
 def main(spec: dict[str, Any]) -> int:
+    from cloze.core.accounts import open_unlinked
     from cloze.core.processes import request_death_signal
 
     # meant for the stage, which then closes the pipe
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    with open(spec["log"], "ab") as log:
+    with open(spec["log"], "ab", opener=open_unlinked) as log:
         process = subprocess.Popen(
             spec["command"],
             stdin=subprocess.DEVNULL,

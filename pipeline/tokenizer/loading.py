@@ -159,14 +159,10 @@ def _bpe_files(vocabulary: str, merges: str) -> TokenizerFiles:
 def _is_plain_vocabulary(path: str) -> bool:
     """Return whether a JSON file maps tokens to ids, as a BPE's vocabulary does."""
     try:
-        content: Any = json.loads(storage.read_text(path))
-    except ValueError:  # its reader reports the error
+        content = storage.read_json(path)
+    except DataError:  # its reader reports the error
         return False
-    return (
-        isinstance(content, dict)
-        and bool(content)
-        and all(isinstance(value, int) for value in content.values())
-    )
+    return bool(content) and all(isinstance(value, int) for value in content.values())
 
 
 # Readers of the formats.
@@ -209,7 +205,7 @@ def _vocab_txt(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Toke
     unless a token has a mark that they strip.
     """
     path = files.vocabulary
-    lines = _read_text(path, "a vocab.txt has one token per line").split("\n")
+    lines = storage.read_text(path, "a vocab.txt has one token per line").split("\n")
     # Only line feeds end lines: some vocabularies have other separators as tokens.
     vocab = {
         piece: number for number, line in enumerate(lines) if (piece := line.removesuffix("\r"))
@@ -237,7 +233,7 @@ def _vocab_txt(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Toke
 
 def _tokenizer_json(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
     path = files.vocabulary
-    text = _read_text(path, "a tokenizer.json is JSON")
+    text = storage.read_text(path, "a tokenizer.json is JSON")
     try:
         backend = tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises bare Exceptions on parse errors
@@ -261,9 +257,9 @@ def _tokenizer_json(files: TokenizerFiles, lowercase: bool | None) -> tokenizers
 def _bpe(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.Tokenizer:
     """Read a byte-level BPE; add RoBERTa's special tokens if it has none and is no GPT-2."""
     assert files.merges is not None
-    vocab: dict[str, int] = _json(files.vocabulary)
+    vocab: dict[str, int] = storage.read_json(files.vocabulary)
     merges = []
-    text = _read_text(files.merges, "it has two tokens per line")
+    text = storage.read_text(files.merges, "it has two tokens per line")
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip() or line.startswith("#version"):
             continue
@@ -346,29 +342,10 @@ def _sentencepiece(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.
 
 def _config(files: TokenizerFiles) -> dict[str, Any]:
     """Return the directory's tokenizer_config.json; empty if there is none."""
-    return _json(files.config) if files.config else {}
+    return storage.read_json(files.config) if files.config else {}
 
 
 def _model_type(files: TokenizerFiles) -> str:
     """Return the `model_type` of the Hugging Face model in the directory; empty without one."""
     name = storage.join(posixpath.dirname(files.vocabulary), MODEL_CONFIG)
-    return str(_json(name).get("model_type", "")) if storage.exists(name) else ""
-
-
-def _json(path: str) -> dict[str, Any]:
-    try:
-        content: Any = json.loads(storage.read_text(path))
-    except ValueError as error:
-        raise DataError(f"{path} is not JSON ({error}); correct or remove it") from error
-    if not isinstance(content, dict):
-        kind = type(content).__name__
-        raise DataError(f"{path} contains a {kind}, not an object; correct or remove it")
-    return content
-
-
-def _read_text(path: str, expected: str) -> str:
-    """Read a UTF-8 file; `expected` describes its content, for the message."""
-    try:
-        return storage.read_text(path)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path} is not UTF-8 at byte {error.start}; {expected}") from error
+    return str(storage.read_json(name).get("model_type", "")) if storage.exists(name) else ""

@@ -122,6 +122,14 @@ def test_words_agree_with_their_counts() -> None:
     assert next(iter(humanize.most_first({"c": 1, "b": 3, "a": 1}))) == "b"
 
 
+def test_counts_of_a_page_agree(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text(
+        '{{ 1 | counted("entries") }}, {{ 2000 | counted("entries") }}'
+    )
+    page = humanize.templates_in(tmp_path).get_template("a.html").render()
+    assert page == "1 entry, 2,000 entries"
+
+
 def test_a_long_name_keeps_both_ends() -> None:
     name = "".join(chr(97 + number % 26) for number in range(60))
     assert humanize.shortened(name[:40]) == name[:40]

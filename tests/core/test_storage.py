@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from cloze.core import storage
+from cloze.core.accounts import open_private, open_unlinked
 from cloze.core.errors import ClozeError, DataError, UsageError, describe_missing_package
 
 
@@ -192,8 +193,8 @@ def test_what_is_written_is_on_the_disk_and_as_private_as_asked(
 ) -> None:
     sizes: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: sizes.append(os.fstat(handle).st_size))
-    for private, mode in ((False, 0o666 & ~_umask()), (True, 0o600)):
-        storage.write_bytes(str(tmp_path / "x"), b"12345", private=private)
+    for opener, mode in ((open_unlinked, 0o666 & ~_umask()), (open_private, 0o600)):
+        storage.write_bytes(str(tmp_path / "x"), b"12345", opener=opener)
         assert stat.S_IMODE((tmp_path / "x").stat().st_mode) == mode
     assert sizes == [5, 5]
 

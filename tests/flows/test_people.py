@@ -12,6 +12,7 @@ import stat
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def test_everybody_sees_all_runs_and_whose_they_are(
     assert as_account(BOB, umask, lambda: cli.main(["status", "--mine"])) == 0
     printed = capfd.readouterr().out
     assert "alice/toy" not in printed
-    assert "1 runs of others are not shown" in printed
+    assert "Not shown: 1 run of others." in printed
     assert as_account(BOB, umask, lambda: cli.main(["status", "--mine", "--json"])) == 0
     found = told(capfd)
     assert ([row["run"] for row in found["runs"]], found["others"]) == (["mine"], 1)
@@ -224,6 +225,72 @@ def test_a_run_below_another_run_is_refused(
     assert run(toy_config, "bob")() == 2
     assert "bob is the name of a folder of runs" in capsys.readouterr().err
     assert not (tmp_path / "runs" / "alice" / "toy").exists()
+
+
+@given(first=words, second=words, third=words, is_below=st.booleans(), has_record=st.booleans())
+def test_a_start_without_a_record_has_its_name_as_a_run_has(
+    first: str, second: str, third: str, is_below: bool, has_record: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
+    """Names of which one is a folder of the other exclude each other; others never do."""
+    runs = tmp_path_factory.mktemp("begun", numbered=True)
+    begun = f"{first}/{second}" if is_below else first
+    with locked(str(runs / begun)) if not has_record else nullcontext():
+        if has_record:
+            (runs / begun / status_file.DIRECTORY).mkdir(parents=True)
+        for name in {first, f"{first}/{second}", f"{first}/{third}", third, f"{third}/{second}"}:
+            excludes = name != begun and (f"{name}/").startswith(f"{begun}/")
+            excludes |= name != begun and f"{begun}/".startswith(f"{name}/")
+            if excludes:
+                with pytest.raises(UsageError, match=f"a run cannot be named .*: {first} is the"):
+                    targets.check_name(runs, name)
+            else:
+                targets.check_name(runs, name)
+
+
+def test_of_two_names_that_exclude_each_other_one_start_is_first(
+    toy_config: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for number in range(4):
+        names, (read_end, write_end) = (f"a{number}", f"a{number}/b"), os.pipe()
+
+        def begin(name: str, gate: int = read_end) -> int:
+            os.read(gate, 1)
+            return run(toy_config, name)()
+
+        children = []
+        for name in names:
+            if (child := os.fork()) == 0:
+                os._exit(begin(name))
+            children.append(child)
+        os.write(write_end, b"go")
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        assert sorted(codes) == [0, 2]
+        won = names[codes.index(0)]
+        assert won in targets.run_names(tmp_path / "runs")
+        assert (
+            f"cloze: a run cannot be named {names[codes.index(2)]}: a{number} is the name of a"
+            in (capfd.readouterr().err)
+        )
+
+
+def test_a_record_from_before_runs_had_owners_is_that_of_its_directorys_account(
+    toy_config: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("old", "damaged"):
+        assert run(toy_config, name)() == 0
+    (file,) = (tmp_path / "runs" / "old" / "_status").glob("*.json")
+    record = json.loads(file.read_text())
+    del record["owner"], record["account"]
+    file.write_text(json.dumps(record))
+    (file,) = (tmp_path / "runs" / "damaged" / "_status").glob("*.json")
+    file.write_bytes(b"\xff")
+    capsys.readouterr()
+    assert cli.main(["status", "--mine"]) == 0
+    printed = capsys.readouterr().out
+    assert "old" in printed
+    assert "damaged" in printed
+    assert "Not shown" not in printed
 
 
 def test_a_run_of_two_parts_is_rerun_resumed_and_cleaned(

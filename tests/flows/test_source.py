@@ -5,6 +5,7 @@ later.
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import subprocess
 import sys
@@ -269,6 +270,33 @@ def test_a_run_is_resumed_with_its_source(
     names = [Path(each).name[:12] for each in (today, recorded)]
     assert f"source: this start has {names[0]}, and the last start had {names[1]}" in said
     assert len(entered) == 1
+
+
+@pytest.mark.parametrize("edit", ["A = 2", "A = 1"])
+def test_a_retry_in_prefect_imports_what_its_flow_run_began_with(
+    package: Path, tmp_path: Path, toy_config: str, monkeypatch: pytest.MonkeyPatch, edit: str
+) -> None:
+    Path("stop").touch()
+    start(toy_config, code=1)
+    runs = tmp_path / "runs"
+    (file,) = (runs / "toy" / "_status").glob("*.json")
+    record = json.loads(file.read_text())
+    file.write_text(json.dumps({**record, "prefect": "a-flow-run"}))
+    another_start(monkeypatch)
+    (package / "core" / "a.py").write_text(edit)
+    start(toy_config)  # of another flow run, or of none, with today's files
+    another_start(monkeypatch)
+    assert source.retake("another-flow-run", runs) is None
+    assert os.environ["PYTHONPATH"] == "/elsewhere"
+    if edit == "A = 1":
+        assert source.retake("a-flow-run", runs) is None
+        return
+    assert source.retake("a-flow-run", runs) == Path(record["source"]).name[:12]
+    assert os.environ["PYTHONPATH"] == f"{record['source']}{os.pathsep}/elsewhere"
+    another_start(monkeypatch)
+    Path(record["source"], "cloze", "core", "a.py").unlink()
+    with pytest.raises(UsageError, match="was changed; a new flow run of its deployment takes"):
+        source.retake("a-flow-run", runs)
 
 
 def test_a_run_whose_source_has_not_changed_is_just_resumed(

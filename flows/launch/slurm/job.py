@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from cloze.core import storage
+from cloze.core.accounts import open_unlinked
 from cloze.core.artifacts import checkpoints
 from cloze.core.artifacts.checkpoints import start_attempt
 from cloze.core.artifacts.lock import locked
@@ -71,7 +72,7 @@ class _Step(AgentGroup):
         logs = local_directory(launch.artifact) / LOGS
         logs.mkdir(parents=True, exist_ok=True)
         self._log = logs / "srun.log"
-        with self._log.open("wb") as output:
+        with open(self._log, "wb", opener=open_unlinked) as output:
             self._process = subprocess.Popen(
                 [
                     "srun", f"--nodes={launch.nodes}", f"--ntasks={launch.nodes}",

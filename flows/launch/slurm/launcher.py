@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cloze.core import storage
+from cloze.core.accounts import open_private
 from cloze.core.artifacts.checkpoints import start_launch
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.processes import wait_until
@@ -182,7 +183,7 @@ def _submit(directory: str, work: LaunchRequest) -> str:
         "launch": start_launch(work.build.path),
     }
     event_files.write_json(storage.join(directory, WORK), description)
-    storage.write_bytes(script, batch_script(work, directory).encode(), private=True)
+    storage.write_bytes(script, batch_script(work, directory).encode(), opener=open_private)
     try:
         return _record_job(directory, work, slurm_cli.submit(script))
     except UsageError:

@@ -31,7 +31,7 @@ from cloze.model.tasks.kinds.texts import Classification
 from cloze.model.tasks.options import TaskOptions
 
 SOURCE = "docstrings"
-COLUMNS = ("source", "id", "split", "sentences")
+COLUMNS = ("id", "split", "sentences")
 FEWEST_WORDS, MOST_WORDS = 6, 60
 TRAIN_SHARE = 0.8
 # Import names and common names of packages, in addition to their own.
@@ -130,9 +130,7 @@ def _split(path: str) -> dict[str, tuple[_Document, ...]]:
     """Return the documents of train and dev, with filtered sentences."""
     training_sentences: set[str] = set()
     documents = []
-    for source, identity, split, sentences in documents_of(path, COLUMNS):
-        if source != SOURCE:
-            continue
+    for identity, split, sentences in documents_of(path, COLUMNS, SOURCE):
         if split == HELDOUT:
             documents.append(_Document(id=identity, label=label_of(identity), sentences=sentences))
         else:

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from cloze.core import storage
+from cloze.core.accounts import open_unlinked
 from cloze.core.artifacts import checkpoints
 from cloze.core.errors import naming
 from cloze.core.processes import peak_memory
@@ -86,7 +87,7 @@ class JsonlLog:
         with (
             naming(self.path),
             self._fence.locked(),
-            self._file.open("a", encoding="utf-8") as stream,
+            open(self._file, "a", encoding="utf-8", opener=open_unlinked) as stream,
         ):
             stream.write(text)
 
@@ -106,7 +107,7 @@ class JsonlLog:
             return
         if self._local:
             if self._file.exists():
-                with self._file.open("ab") as stream:
+                with open(self._file, "ab", opener=open_unlinked) as stream:
                     os.fsync(stream.fileno())
         elif self._lines is not None and len(self._lines) > self._written:
             # A copy: this is the thread of a save, and training goes on adding lines.

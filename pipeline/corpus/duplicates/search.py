@@ -18,6 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from cloze.core import random_keys
+from cloze.core.accounts import open_unlinked
 from cloze.core.ragged import I64
 from cloze.pipeline.corpus.options import DEFAULT
 from cloze.pipeline.corpus.signatures import (
@@ -258,7 +259,7 @@ class SignatureColumns:
                     values = flat(batch[name])
                     if name not in files:
                         path = os.path.join(self.directory, name)
-                        files[name] = stack.enter_context(open(path, "wb"))
+                        files[name] = stack.enter_context(open(path, "wb", opener=open_unlinked))
                         self._types[name] = np.dtype((values.dtype, values.shape[1:]))
                     values.tofile(files[name])
 

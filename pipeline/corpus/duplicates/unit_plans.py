@@ -121,8 +121,7 @@ def write_units(directory: str, parts: Sequence[str], sizes: Sequence[int]) -> i
 
 
 def _read_unit(directory: str, unit: int) -> dict[str, Any]:
-    content: dict[str, Any] = json.loads(storage.read_text(_path(directory, "unit", unit, "json")))
-    return content
+    return storage.read_json(_path(directory, "unit", unit, "json"))
 
 
 def read_signatures(

@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +21,8 @@ from cloze.core.artifacts import lock
 from cloze.flows.machine import slots
 from cloze.flows.nightly.journal import Champion, Journal
 from cloze.flows.run import server_addresses
-from cloze.flows.ui.dashboard import application
+from cloze.flows.ui.dashboard import application, reachable
+from tests.flows.test_shared_places import OTHER, as_account, as_root
 
 EVIL = '<script>alert("x")</script>'
 
@@ -250,6 +252,33 @@ def test_servers_and_the_links_to_them_are_shown(site: Site) -> None:
     assert "last time it was killed" in page
     assert '<span class="state waiting">waiting</span>' in page
     assert "MLflow" not in site.get("/")[2]  # nobody holds the lease: they do not run
+
+
+def test_owners_are_shown_where_there_are_several(site: Site) -> None:
+    write_run(site.runs, "alice/one", owner="alice")
+    write_run(site.runs, "bob/one", owner="bob")
+    _, _, page = site.get("/")
+    assert "<th>owner</th>" in page
+    assert "<td>alice</td>" in page
+    assert "<td>bob</td>" in page
+
+
+@as_root
+def test_pages_that_another_accounts_login_opens_are_no_links() -> None:
+    """Its browser would land on a login that only the other account can read."""
+    services = {"prefect": {"title": "Prefect", "address": "http://127.0.0.1:4201"}}
+    addresses = {"prefect": "http://127.0.0.1:4201", "mlflow": "http://127.0.0.1:5001"}
+    with tempfile.NamedTemporaryFile() as login:  # mode 0600
+        servers = {**addresses, "services": services, "login": login.name}
+
+        def look() -> int:
+            found = reachable(servers)
+            assert (found["prefect"], found["mlflow"], found["owner"]) == (None, None, "root")
+            assert found["services"]["prefect"] == {"title": "Prefect", "address": None}
+            return 0
+
+        assert reachable(servers) == servers
+        assert as_account(OTHER, 0o022, look) == 0
 
 
 def test_each_link_to_a_server_with_a_login_logs_the_browser_in(site: Site) -> None:

@@ -5,21 +5,24 @@ parent.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from cloze.core.errors import UsageError
 from cloze.core.processes import PARENT_PID
+from cloze.flows.run import server_addresses
 from cloze.flows.ui import processes, service_process
 from cloze.flows.ui.command import serve
 from cloze.flows.ui.service_process import ServiceProcess
-from cloze.flows.ui.services import Service, choose_port
+from cloze.flows.ui.services import Service, choose_port, environment
 from tests.conftest import REPOSITORY
 from tests.flows.ui.waiting import is_gone, number, until
 
@@ -166,7 +169,7 @@ def test_the_last_error_of_a_log(tmp_path: Path) -> None:
 
 
 def test_leftovers_are_known_by_their_mark_alone(tmp_path: Path) -> None:
-    environment = {**os.environ, processes.MARK: str(tmp_path.resolve())}
+    marked = {**os.environ, processes.MARK: str(tmp_path.resolve())}
     stranger = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     shell = [
         "bash",
@@ -176,7 +179,7 @@ def test_leftovers_are_known_by_their_mark_alone(tmp_path: Path) -> None:
     orphan = int(
         subprocess.run(
             shell,
-            env=environment,
+            env=marked,
             cwd=REPOSITORY,
             stdout=subprocess.PIPE,
             check=True,
@@ -194,6 +197,41 @@ def test_leftovers_are_known_by_their_mark_alone(tmp_path: Path) -> None:
     finally:
         stranger.kill()
         stranger.wait()
+
+
+PLACES = """
+from prefect.settings import get_current_settings
+settings = get_current_settings()
+database = settings.server.database.connection_url.get_secret_value()
+print(settings.server.ui.static_directory, settings.home, database, sep="\\n")
+"""
+
+
+def test_prefects_server_writes_below_its_state_alone(tmp_path: Path) -> None:
+    """A team's installation is another account's: Prefect copied its pages there, or showed none."""
+    own = environment(tmp_path / "runs", 4200, "user:password")
+    done = subprocess.run(
+        [sys.executable, "-c", PLACES], env={**os.environ, **own}, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    state = str(server_addresses.directory(tmp_path / "runs"))
+    places = done.stdout.splitlines()
+    assert len(places) == 3
+    assert [place for place in places if state not in place] == []
+
+
+def test_the_dashboards_usual_port_gives_way(tmp_path: Path) -> None:
+    with socket.socket() as stranger:
+        with suppress(OSError):  # another dashboard has it
+            stranger.bind(("127.0.0.1", 8090))
+            stranger.listen()
+        command = [sys.executable, "-m", "cloze", "ui", "--dashboard-only"]
+        page = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        assert page.stderr is not None
+        said = page.stderr.readline()
+        page.terminate()
+        assert page.wait(30) == 0
+    assert re.search(r"Dashboard of .*: http://127\.0\.0\.1:(?!8090)\d+; Ctrl-C ends it", said)
 
 
 def test_a_port_that_was_asked_for_and_is_taken_is_refused_and_the_usual_one_gives_way() -> None:

@@ -10,6 +10,7 @@ import pytest
 from cloze.core import random_keys
 from cloze.core.artifacts.artifact import shard_name
 from cloze.core.errors import DataError
+from cloze.model.tasks.files import documents as documents_of
 from cloze.model.tasks.kinds.package import label_of, named_packages
 from cloze.model.tasks.table import load_task
 from cloze.pipeline.corpus.files.intermediate import CORPUS
@@ -188,3 +189,17 @@ def test_another_corpus_at_the_same_path_is_read_again(tmp_path):
     second = _both(_corpus(tmp_path / "corpus", _documents(packages=("jax", "scipy"))))
     assert first["train"].label_names == ("numpy", "stdlib", "torch")
     assert second["train"].label_names == second["dev"].label_names == ("jax", "scipy")
+
+
+@pytest.mark.parametrize("source", [None, "docstrings", "books"])
+@pytest.mark.parametrize("split", [None, "train", "heldout"])
+def test_documents_of_a_source_and_a_split_are_chosen_where_they_are_read(tmp_path, source, split):
+    kept = [(f"{s}/{n}", p, ["A b."]) for s in ("docstrings", "books") for n in range(3)
+            for p in (("train", "heldout")[n % 2],)]  # fmt: skip
+    path = _corpus(tmp_path / "c", kept, shards=2)
+    expected = {
+        name for name, own, _ in kept
+        if source in (None, name.split("/")[0]) and split in (None, own)
+    }  # fmt: skip
+    assert {name for (name,) in documents_of(path, ("id",), source, split)} == expected
+    assert {name for (name,) in documents_of(path, ("id",), source=source, split=split)} == expected

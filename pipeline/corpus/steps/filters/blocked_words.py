@@ -96,13 +96,8 @@ def read_list(path: str) -> WordList:
     Raises:
         DataError: the file is missing, not UTF-8, or empty.
     """
-    try:
-        words = WordList.of(storage.read_text(path).removeprefix("\ufeff").splitlines())
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"blocked_words ({path}) cannot be read as UTF-8 ({error}). Use a text file with one "
-            f"word or phrase per line"
-        ) from error
+    expected = "blocked_words takes a text file with one word or phrase per line"
+    words = WordList.of(storage.read_text(path, expected).removeprefix("\ufeff").splitlines())
     if not words.phrases and not words.parts:
         raise DataError(
             f"blocked_words ({path}) contains no words. Write one per line, or remove the option"

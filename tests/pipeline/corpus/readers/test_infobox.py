@@ -208,7 +208,7 @@ def test_they_land_beside_the_text_and_in_the_card(tmp_path):
     assert card["infoboxes"] == {"documents": 1, "fields": len(fields)}
     assert card["dropped_lines"][REASON] == 1
     assert (
-        "1 documents have infoboxes, with 13 fields"
+        "Infoboxes in 1 document, with 13 fields in all"
         in (tmp_path / "kept" / "card.html").read_text()
     )
 

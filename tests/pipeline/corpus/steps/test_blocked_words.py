@@ -123,7 +123,7 @@ def test_a_bad_list_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
     for name, sentence in (
         ("empty.txt", "contains no words"),
-        ("bytes.txt", "cannot be read as UTF-8"),
+        ("bytes.txt", r"bytes\.txt is not UTF-8 at byte 0; blocked_words takes"),
         ("no.txt", "does not exist"),
     ):
         with pytest.raises(DataError, match=sentence):
