@@ -212,9 +212,9 @@ class LabelledTexts(TextExamples):
             example = self.labels.index(self.label_names.index(unknown[0]))
             location = self.locations[example] if self.locations else self.where
             raise DataError(
-                f"{location}: label {unknown[0]!r} is unknown to the model, whose train split has "
-                f"{', '.join(names)}; add examples of it there, map it with label_map, or use the "
-                f"data of the model's own task"
+                f"{location}: label {unknown[0]!r} is unknown to the model, which has "
+                f"{', '.join(names)} of its train split; add examples of it there, map it with "
+                f"label_map, or use the data of the model's own task"
             )
         labels = [label_numbers[self.label_names[label]] for label in self.labels]
         return dataclasses.replace(self, labels=labels, label_names=tuple(names))
