@@ -113,9 +113,9 @@ release: $(RELEASE_TOOLS)/.installed
 lock: $(RELEASE_TOOLS)/.installed
 	@$(RELEASE_TOOLS)/bin/uv lock
 
-# Known vulnerabilities of the pinned versions; it asks PyPI.
-audit: $(VENV)/.installed-dev
-	@$(PIP) pip-audit && $(BIN)/pip-audit -r constraints.txt --no-deps --disable-pip
+# Known vulnerabilities of the pinned versions; it asks PyPI. A package that PyPI does not know is an error: it was not compared.
+audit: $(RELEASE_TOOLS)/.installed
+	@$(RELEASE_TOOLS)/bin/pip-audit --strict -r constraints.txt --no-deps --disable-pip
 
 # A team's stack in containers (docs/operations.md). BACKUP is a directory, absolute or below
 # infra/; without it BACKUP_DIR of infra/.env counts, else infra/backup.

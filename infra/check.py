@@ -153,6 +153,8 @@ def lint() -> None:
     _tool("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *workflows)
     actions = map(str, sorted((github / "actions").glob("*/action.yml")))
     _tool("check-jsonschema", "--builtin-schema", "vendor.github-actions", *actions)
+    forms = map(str, sorted((github / "ISSUE_TEMPLATE").glob("*.yml")))
+    _tool("check-jsonschema", "--builtin-schema", "vendor.github-issue-forms", *forms)
     _tool("zizmor", "--offline", "--quiet", ".")
     policies = ("--framework", "kubernetes", "--compact", "--quiet", "--skip-download")
     skipped = ("--skip-check", ",".join(SKIPPED_POLICIES))

@@ -29,6 +29,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DISTRIBUTIONS = (Path(), Path("infra", "cloze-pretraining"))
+FOLDERS = r"[^/]+\.dist-info|cloze/flows/data/samples|cloze/\w+(?=/)|cloze"  # of wheels
 BIN = Path(sys.executable).parent
 # what a shell of a stranger holds, and where pip finds packages
 KEPT = ("PATH", "LANG", "TMPDIR", "PIP_CERT", "PIP_FIND_LINKS", "PIP_INDEX_URL", "PIP_CONSTRAINT")
@@ -138,6 +139,17 @@ def check_contents(wheel: bytes, tracked: list[str]) -> None:
     if packed != wanted:
         lost, foreign = sorted(wanted - packed)[:5], sorted(packed - wanted)[:5]
         sys.exit(f"the wheel misses {lost} and holds {foreign}, which are no files of the packages")
+
+
+def contents(wheel: bytes) -> str:
+    """Return a table of what the wheel holds: files and kB by folder; CONTRIBUTING.md says why."""
+    folders: dict[str, list[int]] = {}
+    with zipfile.ZipFile(io.BytesIO(wheel)) as archive:
+        for entry in archive.infolist():
+            name = re.match(FOLDERS, entry.filename)
+            folders.setdefault(name[0] if name else entry.filename, []).append(entry.file_size)
+    rows = sorted(folders.items(), key=lambda row: -sum(row[1]))
+    return "\n".join(f"{len(of):5} files {sum(of) / 1e3:9,.0f} kB  {name}" for name, of in rows)
 
 
 def build(place: Path, epoch: str) -> dict[str, bytes]:
@@ -253,6 +265,7 @@ def main() -> None:
             if name.startswith("cloze_pretraining_base") and name.endswith(".whl")
         )
         check_contents(first[wheel], run("git", "ls-files").splitlines())
+        print(f"{wheel}\n{contents(first[wheel])}", flush=True)
         dist = REPOSITORY / "dist"
         shutil.rmtree(dist, ignore_errors=True)
         dist.mkdir()

@@ -168,6 +168,19 @@ def test_a_wheel_holds_the_packages_and_nothing_else(
         release.check_contents(content.getvalue(), TRACKED + more)
 
 
+def test_what_a_wheel_holds_is_told_by_folder_and_nothing_is_left_out() -> None:
+    content = io.BytesIO()
+    names = [*PACKED, "cloze/flows/data/prefect.yaml", "cloze-1.dist-info/RECORD", "stray.py"]
+    with zipfile.ZipFile(content, "w") as wheel:
+        for name in names:
+            wheel.writestr(name, "x" * 1000)
+    table = release.contents(content.getvalue())
+    rows = {line.split()[-1]: int(line.split()[0]) for line in table.splitlines()}
+    assert rows == {"cloze/core": 1, "cloze/labs": 1, "cloze": 1, "cloze/flows/data/samples": 1,
+                    "cloze/flows": 1, "cloze-1.dist-info": 1, "stray.py": 1}  # fmt: skip
+    assert sum(float(line.split()[2]) for line in table.splitlines()) == len(names)
+
+
 def test_every_place_names_one_version_and_the_changelog_tells_of_it() -> None:
     assert release.version() in (REPOSITORY / "CHANGELOG.md").read_text()
     assert len(release.notes(release.version()).splitlines()) > 20

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 import cloze
+from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.model.train.config import PretrainConfig
 from cloze.pipeline import tokenizer
@@ -18,7 +19,7 @@ from tests.model.train.ranks import here
 
 RELEASED = Path(__file__).parent / "released"
 VERSIONS = sorted(path.name for path in RELEASED.iterdir() if path.is_dir())
-KINDS = ("corpus", "vocab", "dataset", "pretrain")
+KINDS = ("corpus", "vocab", "dataset", "pretrain", "finetune")
 
 
 @pytest.fixture(params=VERSIONS)
@@ -44,6 +45,16 @@ def test_a_checkpoint_answers_and_a_vocabulary_reads(made: Path) -> None:
     assert own == mask
     pieces = tokenizer.load(str(made / "vocab"))
     assert pieces.vocab_size == 200
+
+
+def test_a_fine_tuned_model_gives_the_answers_that_were_written_beside_it(made: Path) -> None:
+    model = cloze.load(made / "finetune")
+    rows = storage.read_tsv(str(made / "finetune" / "predictions.tsv"))
+    for row in rows:
+        best = model.classify(row["text"])[0]
+        assert best["label"] == row["prediction"]
+        assert best["score"] == pytest.approx(float(row["score"]), abs=2e-6)
+    assert len(rows) == 4
 
 
 def test_a_training_goes_on_in_a_new_phase_on_the_dataset(made: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Picture of a run's graph as inline SVG: a column for each length of the path to a node.
 
 A column's nodes are sorted by the mean height of their inputs, which leaves few crossings. An edge
-over several columns passes behind their boxes; inputs that other inputs imply are not drawn.
+over several columns passes behind their boxes; inputs that other inputs imply are not drawn. For
+phones the same graph is a list, with a node below its inputs and indented by its column.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def layout(after: Mapping[str, Sequence[str]], *, box: float, gap: float) -> Lay
     )
 
 
-BOX_HEIGHT, GAP, BETWEEN, MARGIN = 44.0, 14.0, 46.0, 3.0
+BOX_HEIGHT, GAP, BETWEEN, MARGIN, INDENT = 44.0, 14.0, 46.0, 3.0, 10.0
 NAME_WIDTH, LINE_WIDTH = 9.0, 6.6  # pixels a column of the widest font, at the two font sizes
 MARK, PADDING = 20.0, 10.0
 MOST_NODES = 60  # in a larger graph, the nodes of one stage in one layer are one box
@@ -75,10 +76,12 @@ class NodePicture:
     line: str = ""  # text below the name, such as the main metric
 
 
-def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
+def graph_svg(nodes: Mapping[str, NodePicture], *, as_list: bool = False) -> str:
     """Return an `<svg class="graph">` in its natural size in pixels. Names and lines are escaped.
 
-    `nodes`: nodes by name, in topological order; inputs that are not in `nodes` are ignored.
+    Args:
+        nodes: nodes by name, in topological order; inputs that are not in `nodes` are ignored.
+        as_list: one node a row, for narrow screens; its class is "graph list".
     """
     nodes = _gathered(nodes) if len(nodes) > MOST_NODES else nodes
     after = {name: node.after for name, node in nodes.items()}
@@ -90,16 +93,28 @@ def graph_svg(nodes: Mapping[str, NodePicture]) -> str:
         widths[layer] = max(widths[layer], round(MARK + 2 * PADDING + text))
     lefts, right = [], MARGIN
     for layer in range(len(widths)):
-        lefts.append(right)
+        lefts.append(MARGIN + layer * INDENT if as_list else right)
         right += widths[layer] + BETWEEN
-    width, height = max(0.0, right - BETWEEN) + MARGIN, placed.height + 2 * MARGIN
-    elements = [_edge(edge, placed, lefts, widths) for edge in placed.edges]
-    for name, node in nodes.items():
-        layer = placed.layers[name]
-        elements.append(_box(name, node, lefts[layer], placed.heights[name], widths[layer]))
+    heights, height, edge = placed.heights, placed.height, _curve
+    if as_list:
+        right = max((lefts[layer] + widths[layer] for layer in widths), default=0.0) + BETWEEN
+        row, edge = BOX_HEIGHT + GAP, _corner
+        heights = {name: n * row + BOX_HEIGHT / 2 for n, name in enumerate(nodes)}
+        height = max(0.0, len(nodes) * row - GAP)
+    width, height = max(0.0, right - BETWEEN) + MARGIN, height + 2 * MARGIN
+    boxes = {
+        name: (lefts[layer], MARGIN + heights[name], widths[layer])
+        for name, layer in placed.layers.items()
+    }
+    elements = [
+        f'<path d="{edge(boxes[source], boxes[target])}" fill="none" stroke="#9aa5b1" '
+        f'stroke-width="1.4"/>'
+        for source, target in placed.edges
+    ]
+    elements += [_box(name, node, *boxes[name]) for name, node in nodes.items()]
     return (
-        f'<svg class="graph" xmlns="http://www.w3.org/2000/svg" role="img" '
-        f'aria-label="{len(nodes)} nodes" '
+        f'<svg class="graph{" list" if as_list else ""}" xmlns="http://www.w3.org/2000/svg" '
+        f'role="img" aria-label="{len(nodes)} nodes" '
         f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}" '
         f'font-family="Inter, Segoe UI, Helvetica, Arial, DejaVu Sans, '
         f'sans-serif">{"".join(elements)}</svg>'
@@ -137,7 +152,7 @@ def _gathered(nodes: Mapping[str, NodePicture]) -> dict[str, NodePicture]:
 
 
 def _box(name: str, node: NodePicture, left: float, middle: float, width: float) -> str:
-    top, text_x = MARGIN + middle - BOX_HEIGHT / 2, left + PADDING + MARK
+    top, text_x = middle - BOX_HEIGHT / 2, left + PADDING + MARK
     name_y = top + (18 if node.line else BOX_HEIGHT / 2 + 4.5)
     line = (
         f'<text class="line" x="{text_x:.1f}" y="{top + 34:.1f}" font-size="11" '
@@ -154,13 +169,11 @@ def _box(name: str, node: NodePicture, left: float, middle: float, width: float)
     )
 
 
-def _edge(
-    edge: tuple[str, str], placed: Layout, lefts: list[float], widths: Mapping[int, int]
-) -> str:
-    source, target = edge
-    first = placed.layers[source]
-    x, y = lefts[first] + widths[first], MARGIN + placed.heights[source]
-    to_x, to_y = lefts[placed.layers[target]], MARGIN + placed.heights[target]
+def _curve(source: tuple[float, float, float], target: tuple[float, float, float]) -> str:
+    x, y, to_x, to_y = source[0] + source[2], source[1], target[0], target[1]
     bend = (x + to_x) / 2
-    path = f"M{x:.1f} {y:.1f}C{bend:.1f} {y:.1f} {bend:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
-    return f'<path d="{path}" fill="none" stroke="#9aa5b1" stroke-width="1.4"/>'
+    return f"M{x:.1f} {y:.1f}C{bend:.1f} {y:.1f} {bend:.1f} {to_y:.1f} {to_x:.1f} {to_y:.1f}"
+
+
+def _corner(source: tuple[float, float, float], target: tuple[float, float, float]) -> str:
+    return f"M{source[0] + INDENT / 2:.1f} {source[1]:.1f}V{target[1]:.1f}H{target[0]:.1f}"

@@ -57,6 +57,12 @@ def render(
     """
     environment = templates_in(TEMPLATES)
     environment.filters |= {"si": format_count, "seconds": format_duration}
+    drawn = {
+        node.name: NodePicture(
+            stage=node.stage, after=node.after, line=_short(stages.headline(node.manifest))
+        )
+        for node in nodes
+    }
     by_stage = {stage: [node for node in nodes if node.stage == stage] for stage in stages.TABLE}
     created = max((node.manifest.created for node in nodes), default="")  # 2026-11-29T11:35:…
     packages: dict[str, str] = {}
@@ -86,14 +92,7 @@ def render(
         ],
         task=_task(tuned[0]) if len(tuned) == 1 else "",
         evaluated=evaluated[0].manifest.summary if len(evaluated) == 1 else None,
-        graph=graph_svg(
-            {
-                node.name: NodePicture(
-                    stage=node.stage, after=node.after, line=_short(stages.headline(node.manifest))
-                )
-                for node in nodes
-            }
-        ),
+        graphs=[graph_svg(drawn, as_list=as_list) for as_list in (False, True)],
         cards=_cards(by_stage, scores),
         masks=[
             (name, [mask for mask in masks if mask["node"] == name])

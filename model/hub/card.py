@@ -35,6 +35,7 @@ _TAGS = {  # pipeline tag of the Hub by head
 _TRAINING = {
     "objectives": "Objectives",
     "task": "Task",
+    "data_licences": "Licence of its data",
     "steps": "Steps",
     "epochs": "Epochs",
     "tokens": "Tokens, without padding",
@@ -67,12 +68,12 @@ def model_card(loaded: LoadedCheckpoint, architecture: str) -> str:
     corpora = corpus_cards(lineage)
     model = loaded.model
     tag, use = _use(loaded, architecture)
-    languages = languages_of(corpora)
+    languages, tasks = languages_of(corpora), _task_licences(lineage)
     header: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": tag,
         **({"language": languages} if languages else {}),
-        **licence_of(corpora),
+        **licence_of(corpora, tasks),
         "tags": [model.family, "cloze"],
     }
     if loaded.heads.get(EMBEDDING):
@@ -92,7 +93,9 @@ def model_card(loaded: LoadedCheckpoint, architecture: str) -> str:
         *_training(lineage),
         *text_sections(lineage, corpora),
         "## Limits",
-        "\n".join(f"- {limit}" for limit in _limits(loaded, languages, corpora, bool(results))),
+        "\n".join(
+            f"- {limit}" for limit in _limits(loaded, languages, corpora, tasks, bool(results))
+        ),
     ]
     return "\n\n".join(sections) + "\n"
 
@@ -190,10 +193,16 @@ def text_sections(
         yield f"And {len(origins) - len(rows)} smaller origins."
 
 
-def licence_of(corpora: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """Return the header's licence: that of all documents, if there is one and it is known."""
+def _task_licences(lineage: Mapping[str, Manifest]) -> list[str]:
+    """Return the licence of each file set that a task was learned from."""
+    tuned = (manifest.summary for manifest in lineage.values() if manifest.stage == "finetune")
+    return [name for summary in tuned for name in summary.get("data_licences", [UNKNOWN])]
+
+
+def licence_of(corpora: Sequence[Mapping[str, Any]], tasks: Iterable[str] = ()) -> dict[str, str]:
+    """Return the header's licence: that of all documents and tasks, if it is one and is known."""
     names = {entry["licence"] for corpus in corpora for entry in corpus["licences"]}
-    if not names or UNKNOWN in names:
+    if not names or UNKNOWN in (names := names.union(tasks)):
         return {}
     if len(names) == 1:
         return {"license": names.pop().lower()}
@@ -238,6 +247,7 @@ def _limits(
     loaded: LoadedCheckpoint,
     languages: Sequence[str],
     corpora: Sequence[Mapping[str, Any]],
+    tasks: Sequence[str],
     has_results: bool,
 ) -> Iterator[str]:
     yield f"An input has at most {loaded.model.max_position_embeddings} pieces."
@@ -254,6 +264,8 @@ def _limits(
     )
     if unknown:
         yield f"The licence of {unknown:,} of {documents:,} documents is unknown."
+    if UNKNOWN in tasks:
+        yield f"The licence of {tasks.count(UNKNOWN)} of {len(tasks)} tasks' data is unknown."
     if loaded.task is None:
         yield "The model is pretrained alone; most uses need fine-tuning."
     if has_results:

@@ -6,6 +6,7 @@ import fnmatch
 import json
 import os
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
@@ -29,6 +30,28 @@ def write_json(path: str, content: Mapping[str, Any]) -> None:
 def headline(summary: Mapping[str, Any]) -> str:
     """Return the metrics of a summary, and its notes."""
     return "; ".join(filter(None, [format_metrics(summary["metrics"]), *summary.get(NOTES, ())]))
+
+
+# Licence of a task's files: of `cloze fetch`, and in the header of a Hub data set's card.
+LICENCES = {
+    "fetched.json": r'"licence": "(.+)"',
+    "README.md": r"\A---\n(?:(?!---).*\n)*?license:((?:\n *- .+)+|.+)",
+}
+
+
+def data_licence(path: str, options: TaskOptions) -> str:
+    """Return the licence that lies beside a task's files, or one folder above; else "unknown"."""
+    folder = path.rstrip("/") if storage.is_dir(path) else posixpath.dirname(path)
+    places = list(filter(storage.exists, directories(folder, options)))[:1]
+    for place in (*places, *map(posixpath.dirname, places)):
+        for name, pattern in LICENCES.items():
+            # A missing file, or anybody's of that name: neither costs a finished training.
+            with suppress(OSError, ValueError, DataError):
+                if match := re.search(pattern, storage.read_text(storage.join(place, name))):
+                    return " OR ".join(
+                        line.strip(" -'\"[]") for line in match[1].split("\n") if line
+                    )
+    return "unknown"
 
 
 # Files of a directory that a task reads: fingerprint, existence, size.

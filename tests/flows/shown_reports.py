@@ -89,6 +89,7 @@ def pictures() -> Iterator[tuple[str, str]]:
     nodes = {name: NodePicture(stage=name, after=way, line="" if name == "b" else f"{name} <1>")
              for name, way in after.items()}  # fmt: skip
     yield "graph", graph_svg(nodes)
+    yield "graph as a list", graph_svg(nodes, as_list=True)
     yield "no graph", graph_svg({})
     large = {f"a@{n}": NodePicture(stage="a", line="x") for n in range(40)}
     large |= {f"b@{n}": NodePicture(stage="b" if n else "c", after=(f"a@{n}",)) for n in range(30)}

@@ -7,11 +7,12 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts.artifact import is_artifact
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import CHECKPOINT, BuildContext, Reporter, StageResult
 from cloze.model import checkpoint
 from cloze.model.objectives.distill_options import DistillOptions
-from cloze.model.tasks.files import METRICS_FILE, NOTES, write_json
+from cloze.model.tasks.files import METRICS_FILE, NOTES, data_licence, write_json
 from cloze.model.tasks.finetune.config import SPLITS, FinetuneConfig
 from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit
 from cloze.model.tasks.finetune.start import starting_point
@@ -214,6 +215,11 @@ def _result(setup: FinetuneSetup, main: FinetuneResult, metrics: Metrics) -> Sta
     summary = {
         **common,
         "checkpoint": CHECKPOINT,
+        "data_licences": [
+            data_licence(path, options)
+            for _, options, path in config.reads()
+            if path and not is_artifact(path)  # whose corpus has a card
+        ],
         "predictions": setup.task.predictions,
         "steps": finished.progress.step,
         "epochs": round(finished.progress.step / setup.steps_per_epoch, 4),

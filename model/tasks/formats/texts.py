@@ -213,8 +213,8 @@ class LabelledTexts(TextExamples):
             location = self.locations[example] if self.locations else self.where
             raise DataError(
                 f"{location}: label {unknown[0]!r} is unknown to the model, which has "
-                f"{', '.join(names)}; use the data of the model's own task, or map the labels with "
-                f"label_map"
+                f"{', '.join(names)} of its train split; add examples of it there, map it with "
+                f"label_map, or use the data of the model's own task"
             )
         labels = [label_numbers[self.label_names[label]] for label in self.labels]
         return dataclasses.replace(self, labels=labels, label_names=tuple(names))

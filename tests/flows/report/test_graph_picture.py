@@ -4,6 +4,7 @@ nothing that a name says is markup.
 
 from __future__ import annotations
 
+import re
 import xml.etree.ElementTree as ET
 
 from hypothesis import given
@@ -74,3 +75,31 @@ def test_a_large_matrix_is_drawn_by_stages() -> None:
     assert f"{MOST_NODES} finished" in texts
     # the third one is implied by the others
     assert len(list(picture.iter(f"{SVG}path"))) == 2
+
+
+def test_the_list_has_a_node_a_row_below_its_inputs() -> None:
+    after = {"corpus": (), "vocab": ("corpus",), "dataset": ("corpus", "vocab"), "a": ("dataset",),
+             "b": ("dataset",), "report": ("a", "b")}  # fmt: skip
+    nodes = {
+        name: NodePicture(stage=name, after=before, line="9 rows") for name, before in after.items()
+    }
+    picture = ET.fromstring(graph_svg(nodes, as_list=True))
+    boxes = [each.attrib for each in picture.iter(f"{SVG}rect")]
+    lefts, tops = ([float(box[side]) for box in boxes] for side in "xy")
+    assert tops == sorted(set(tops))
+    assert max(tops) + float(boxes[-1]["height"]) < float(picture.attrib["height"])
+    assert max(x + float(box["width"]) for x, box in zip(lefts, boxes, strict=True)) < float(
+        picture.attrib["width"]
+    )
+    assert lefts[3] == lefts[4]
+    assert lefts[:4] + lefts[5:] == sorted(set(lefts))
+    # an edge leaves a box and ends at the left side of another that is further to the right
+    for path in picture.iter(f"{SVG}path"):
+        x, y, to_y, to_x = map(float, re.findall(r"[\d.]+", path.attrib["d"]))
+        assert x < to_x
+        assert y < to_y
+        assert to_x in lefts
+
+
+def test_an_empty_list_is_a_picture() -> None:
+    assert ET.fromstring(graph_svg({}, as_list=True)).attrib["aria-label"] == "0 nodes"

@@ -122,6 +122,21 @@ def test_the_state_of_a_run_with_a_long_name_is_on_the_screen(
     page.close()
 
 
+SMALLEST_TEXT = """svg => Math.min(...[...svg.querySelectorAll("text")].map(
+    text => parseFloat(text.getAttribute("font-size")) * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width))"""
+
+
+def test_the_graph_of_a_report_is_readable_on_a_phone(chromium: Any) -> None:
+    nodes = reports.single()
+    page = chromium.new_page(viewport={"width": 390, "height": 900})
+    page.set_content(render(nodes, scores(nodes), []))
+    panel = page.locator(".panel.picture")
+    assert panel.locator("svg:visible").count() == 1
+    assert panel.evaluate("panel => panel.scrollWidth <= panel.clientWidth")
+    assert panel.locator("svg:visible").evaluate(SMALLEST_TEXT) >= 9
+    page.close()
+
+
 IN_TWO_LINES = """() => [...document.querySelectorAll(".error, code")].flatMap(element => {
   const broken = [], texts = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
   for (let text; (text = texts.nextNode());) for (const part of text.data.matchAll(/[\\w.]{2,20}/g)) {

@@ -17,6 +17,8 @@ from cloze.core.artifacts.artifact import Manifest, write_manifest
 from cloze.model import checkpoint
 from cloze.model.families.hub_format import exportable
 from cloze.model.hub.write import in_form, write_directory
+from cloze.model.tasks.files import data_licence
+from cloze.model.tasks.table import task_options
 from tests.labs.test_embed import write_tuned
 from tests.parity.pretrained import write_pretrained
 from tests.slices import few
@@ -95,7 +97,9 @@ def manifest(path: Path, stage: str, fingerprint: str, **values: Any) -> str:
     return str(path)
 
 
-def write_lineage(runs: Path, licences: tuple[str, ...]) -> str:
+def write_lineage(
+    runs: Path, licences: tuple[str, ...], tasks: tuple[str, ...] | None = ("CC-BY-SA-4.0",)
+) -> str:
     """A corpus, a dataset, a pretraining, and two fine-tunings of other seeds; return the first."""
     corpus = Path(manifest(runs / "corpus", "corpus", "c" * 64))
     counts = {"documents": 3, "words": 1000, "bytes": 6000}
@@ -125,7 +129,8 @@ def write_lineage(runs: Path, licences: tuple[str, ...]) -> str:
             f"{seed}" * 64,
             parents={"checkpoint": f"{'e' * 64}/checkpoints/step-00000005", "data": "9" * 64},
             config={"seed": seed, "epochs": 2},
-            summary={"task": "sst2", "metrics": metrics, "checkpoint": "checkpoint"},
+            summary={"task": "sst2", "metrics": metrics, "checkpoint": "checkpoint"}
+            | ({} if tasks is None else {"data_licences": tasks}),
         )
     return str(runs / "finetune@1" / "checkpoint")
 
@@ -143,17 +148,21 @@ def test_the_numbers_of_a_later_phase_are_its_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("licences", "expected"),
+    ("licences", "tasks", "expected"),
     [
-        (("CC-BY-SA-4.0",), "cc-by-sa-4.0"),
-        (("CC-BY-SA-4.0", "MIT"), "other"),
-        (("MIT", "unknown"), None),
+        (("CC-BY-SA-4.0",), ("CC-BY-SA-4.0",), "cc-by-sa-4.0"),
+        (("CC-BY-SA-4.0",), (), "cc-by-sa-4.0"),  # its examples are of the corpus
+        (("CC-BY-SA-4.0",), ("CC-BY-SA-4.0", "unknown"), None),
+        (("CC-BY-SA-4.0",), None, None),  # made before licences were recorded
+        (("CC-BY-SA-4.0",), ("CC-BY-NC-4.0",), "other"),
+        (("CC-BY-SA-4.0", "MIT"), ("MIT",), "other"),
+        (("MIT", "unknown"), ("MIT",), None),
     ],
 )
 def test_text_training_and_scores(
-    licences: tuple[str, ...], expected: str | None, tmp_path: Path
+    licences: tuple[str, ...], tasks: tuple[str, ...] | None, expected: str | None, tmp_path: Path
 ) -> None:
-    path, hub = write_lineage(tmp_path / "runs", licences), tmp_path / "hub"
+    path, hub = write_lineage(tmp_path / "runs", licences, tasks), tmp_path / "hub"
     write_directory(checkpoint.load(path), str(hub))
     card = (hub / "README.md").read_text()
     header = front_matter(card)
@@ -163,6 +172,8 @@ def test_text_training_and_scores(
     assert "| Words seen | 98,765 |" in card
     assert "dataset `dddddddddddd`" in card
     assert ("licence of 3 of 6 documents is unknown" in card) == ("unknown" in licences)
+    assert (f"| Licence of its data | {', '.join(tasks or ())} |" in card) == bool(tasks)
+    assert ("tasks' data is unknown" in card) == (tasks is None or "unknown" in tasks)
     hub_cards = pytest.importorskip("huggingface_hub")
     scores = hub_cards.ModelCard(card).data.eval_results  # checks the form of model-index
     assert [(score.dataset_name, score.metric_name, score.metric_value) for score in scores] == [
@@ -193,3 +204,28 @@ def test_the_kind_decides_library_and_tag(tmp_path: Path) -> None:
         write_directory(in_form(checkpoint.load(path), export_as), str(hub), export_as)
         header = front_matter((hub / "README.md").read_text())
         assert (header["library_name"], header["pipeline_tag"]) == (library, tag)
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "data", "licence"),
+    [
+        ("glue/fetched.json", '{\n "licence": "of each, see x.org"\n}', "", "of each, see x.org"),
+        ("glue/fetched.json", '{\n "licence": "CC-BY-4.0"\n}', "glue/MRPC", "CC-BY-4.0"),
+        ("glue/fetched.json", '{\n "licence": "MIT"\n}', "glue/MRPC/train.tsv", "MIT"),
+        ("glue/MRPC/README.md", "---\nlanguage: en\nlicense: apache-2.0\n---\nText.\n", "", "apache-2.0"),
+        ("glue/MRPC/README.md", "---\nlicense:\n- mit\n- odbl\nsize: 1\n---\n", "", "mit OR odbl"),
+        ("glue/MRPC/README.md", '---\nlicense: "mit"\n---\n', "glue", "mit"),
+        ("glue/MRPC/README.md", "# Mine\n\nlicense: see below\n", "", "unknown"),
+        ("glue/MRPC/README.md", "---\nlanguage: en\n---\nlicense: mit\n", "", "unknown"),
+        ("glue/MRPC/fetched.json", "no JSON", "", "unknown"),
+        ("glue/MRPC/train.txt", "", "", "unknown"),
+    ],
+)  # fmt: skip
+def test_the_licence_beside_a_tasks_files(
+    file: str, text: str, data: str, licence: str, tmp_path: Path
+) -> None:
+    (tmp_path / "glue" / "MRPC").mkdir(parents=True)
+    (tmp_path / "glue" / "MRPC" / "train.tsv").write_text("label\ttext\n")
+    (tmp_path / file).write_text(text)
+    found = data_licence(str(tmp_path / data), task_options("mrpc", {}))
+    assert found == licence
