@@ -31,7 +31,7 @@ from cloze.flows.nightly.journal import NIGHT, Champion, Journal
 from cloze.flows.nightly.missed import NO_SCHEDULE, Schedule
 from cloze.flows.nightly.promotion_gate import PromotionDecision
 from cloze.flows.nightly.result import NightlyResult, log_to_mlflow, remove_old_artifacts
-from cloze.flows.nightly.suite import AXIS, PRETRAIN, Suite
+from cloze.flows.nightly.suite import AXIS, CHAMPION, PRETRAIN, SCORE, Suite
 from cloze.flows.run import retention
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from cloze.flows.views import terminal
@@ -67,7 +67,7 @@ class NightlyRun:
         self.candidates: dict[str, CheckpointInfo] = {}  # by label
         self.champion_label: str | None = None
         self.broken_champion = ""  # why it is replaced without a comparison
-        self.subjects: dict[str, Mapping[str, str]] = {}  # artifacts by stage, by label
+        self.subjects: dict[str, dict[str, str]] = {}  # artifacts by stage, by label
         self._pins = contextlib.ExitStack()
 
     def choose(self) -> CheckpointSelection:
@@ -143,6 +143,8 @@ class NightlyRun:
                 )
             else:
                 self.champion_label = discovery.label(reigning.run, reigning.step, reigning.key)
+                for subject in self.subjects.values():
+                    subject[CHAMPION] = path
                 self.subjects[self.champion_label] = {PRETRAIN: path, **reigning.made_from}
 
     def session(self) -> RunSession:
@@ -195,6 +197,12 @@ class NightlyRun:
         """Apply the gate to the evaluated candidates; return the new champion, if any."""
         outcome = self.outcome
         written = {name: self.candidates[name].written for name in ready}
+        limits = {
+            name: self.settings.check_limits(own.paths, len(ready)) for name, own in ready.items()
+        }
+        about = {name: "".join(f"; {text}" for _, text in found) for name, found in limits.items()}
+        within = [name for name, found in limits.items() if all(holds for holds, _ in found)]
+        ready = {name: ready[name] for name in within or ready}
         if before is None or self.broken_champion:
 
             def rank(name: str) -> tuple[bool, int, float, float, str]:
@@ -217,10 +225,16 @@ class NightlyRun:
                 {name: label_scores.answers for name, label_scores in ready.items()},
                 written,
                 confidence=self.settings.confidence,
-                promote_if=self.settings.promote_if,
+                promote_if=self.settings.promote_if[SCORE],
             )
-        candidate = self.candidates[label]
+        candidate, decision = self.candidates[label], outcome.decision
         outcome.candidate = candidate.key
+        outcome.decision = replace(
+            decision,
+            promoted=decision.promoted and label in within,
+            why=(decision.why if label in within else decision.why.replace("promoted", "kept", 1))
+            + about[label],
+        )
         if not outcome.decision.promoted:
             return None
         promoted = journal.as_champion(candidate, ready[label].hundredths(), outcome.decision.why)
