@@ -24,13 +24,11 @@ HEADINGS = {
 }
 FIGURES = {  # heading of a column by key of a combination
     "latency_ms": "p50 ms",
-    "latency_ms_interval": "95 % interval",
     "latency_p99_ms": "p99 ms",
     "passes": "passes",
     "energy_mj": "mJ a sequence",
     "champion_ms": "other's p50 ms",
     "latency_ratio": "times the other's",
-    "latency_ratio_interval": "its 95 % interval",
 }
 
 
@@ -63,17 +61,18 @@ def _show(result: BuildResult) -> dict[str, Any]:
 
 
 def _table(summary: Mapping[str, Any]) -> tuple[list[str], list[list[str]]]:
-    """Return headings and rows of the combinations; a figure that none has is left out."""
+    """Return headings and rows of the combinations."""
     cells = summary["cells"]
     keys = [key for key in (*CELL, *FIGURES) if key in cells[0]]
     names = [FIGURES.get(key, key.replace("_", " ")) for key in keys]
-    return names, [[_text(cell[key]) for key in keys] for cell in cells]
+    return names, [[_text(cell, key) for key in keys] for cell in cells]
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, list):
-        return f"{value[0]:.3g} to {value[1]:.3g}"
-    return f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
+def _text(cell: Mapping[str, Any], key: str) -> str:
+    """Return a figure, with its 95 % interval if it has one."""
+    value, ends = cell[key], cell.get(f"{key}_interval")
+    text = f"{value:.3g}" if isinstance(value, float) else f"{value:,}"
+    return text if ends is None else f"{text} ({ends[0]:.3g} to {ends[1]:.3g})"
 
 
 def _tables(config: Any, nodes: Sequence[ReportNode]) -> tuple[list[SummaryTable], str]:

@@ -33,21 +33,23 @@ class PackedWeight(NamedTuple):
     packed: Tensor
     scales: Tensor
     zeros: Tensor
+    version: int  # of the weight, which training changes in place
 
 
 _packed: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 
 def pack(weight: Tensor) -> PackedWeight:
-    """Return a weight [N, K] in int8, packed; the same object for the same weight."""
-    if (known := _packed.get(weight)) is not None:
-        return known  # type: ignore[no-any-return]
+    """Return a weight [N, K] in int8; packed once, until it changes."""
+    known: PackedWeight | None = _packed.get(weight)
+    version = 0 if weight.is_inference() else weight._version
+    if known is not None and known.version == version:
+        return known
     scales = weight.detach().abs().amax(dim=1).clamp_min(SMALLEST_SCALE) / LARGEST_WEIGHT
     codes = (weight.detach() / scales[:, None]).round().to(torch.int8)
     packed = torch.ops.onednn.qlinear_prepack(codes, None)
-    _packed[weight] = found = PackedWeight(
-        packed, scales, torch.zeros(len(weight), dtype=torch.int32)
-    )
+    zeros = torch.zeros(len(weight), dtype=torch.int32)
+    _packed[weight] = found = PackedWeight(packed, scales, zeros, version)
     return found
 
 

@@ -16,7 +16,7 @@ import torch
 
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.labs.latency.limits import OWN, THEIRS, TIMES, quantile, ratios
-from cloze.labs.latency.stage import CELL, METRICS_FILE, NOTES, LatencyConfig
+from cloze.labs.latency.stage import CELL, METRICS_FILE, NOTES, LatencyConfig, describe
 from cloze.model import checkpoint, hardware
 from cloze.model.families.models import load_backbone
 from cloze.model.families.pretraining import encode
@@ -30,31 +30,26 @@ POWERCAP = Path("/sys/class/powercap")
 
 
 class EnergyMeter:
-    """Counters of the processor packages (RAPL), in microjoules; `absent` says why there are none.
+    """Energy of the processor packages (RAPL), of all programs together and without GPUs.
 
-    They count what other programs use, too, and nothing of a GPU.
+    Attributes:
+        absent: why there is none; empty: it is measured.
     """
 
     def __init__(self, root: Path = POWERCAP) -> None:
-        self._packages, self.absent = sorted(root.glob("*-rapl:?")), ""
-        try:
-            self.read()
-        except OSError as error:
-            self._packages = []
-            self.absent = f"energy is not measured: {error.filename} can be read by root alone"
-        if not self._packages and not self.absent:
-            self.absent = f"energy is not measured: this machine has no counters in {root}"
+        files = sorted(root.glob("*-rapl:?/energy_uj"))
+        self._files = [file for file in files if os.access(file, os.R_OK)]
+        reason = "root alone reads the counters" if files else "there are no counters"
+        self.absent = "" if self._files else f"energy is not measured: {reason} in {root}"
 
     def read(self) -> list[int]:
-        return [int((package / "energy_uj").read_text()) for package in self._packages]
+        """Return the counters in microjoules, which restart at their range."""
+        return [int(file.read_text()) for file in self._files]
 
     def since(self, before: list[int]) -> int:
-        """Return the microjoules since `before`; a counter restarts at its range."""
-        ranges = [package / "max_energy_range_uj" for package in self._packages]
-        return sum(
-            new - old + (int(path.read_text()) if new < old else 0)
-            for new, old, path in zip(self.read(), before, ranges, strict=True)
-        )
+        ranges = (file.with_name("max_energy_range_uj") for file in self._files)
+        pairs = zip(self.read(), before, ranges, strict=True)
+        return sum(new - old + (new < old and int(path.read_text())) for new, old, path in pairs)
 
 
 def run(config: LatencyConfig, build: BuildContext) -> StageResult:
@@ -105,6 +100,11 @@ def run(config: LatencyConfig, build: BuildContext) -> StageResult:
             cells.append({**dict(zip(CELL, (length, rows, count), strict=True)), **cell})
     finally:
         torch.set_num_threads(given)
+    if noisy := [cell for cell in cells if "latency_ratio" in cell and _is_open(cell)]:
+        notes.append(
+            f"too noisy to tell the two apart at {', '.join(map(describe, noisy))}: give more "
+            f"passes or seconds"
+        )
     state = loaded[OWN].state.values()
     summary = {
         "parameters": sum(tensor.numel() for tensor in state),
@@ -118,6 +118,11 @@ def run(config: LatencyConfig, build: BuildContext) -> StageResult:
     write_json(build.file(METRICS_FILE), {**summary, "cells": cells})
     brief = [{key: cell[key] for key in cell if not key.endswith(TIMES)} for cell in cells]
     return StageResult(rows=len(cells), summary={**summary, "cells": brief})
+
+
+def _is_open(cell: dict[str, Any]) -> bool:
+    low, high = cell["latency_ratio_interval"]
+    return bool(low <= 1 <= high)
 
 
 @torch.inference_mode()
