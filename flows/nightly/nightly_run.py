@@ -197,12 +197,9 @@ class NightlyRun:
         """Apply the gate to the evaluated candidates; return the new champion, if any."""
         outcome = self.outcome
         written = {name: self.candidates[name].written for name in ready}
-        limits = {
-            name: self.settings.check_limits(own.paths, len(ready)) for name, own in ready.items()
-        }
-        about = {name: "".join(f"; {text}" for _, text in found) for name, found in limits.items()}
-        within = [name for name, found in limits.items() if all(holds for holds, _ in found)]
-        ready = {name: ready[name] for name in within or ready}
+        count, check = len(ready), self.settings.check_limits
+        limits = {name: check(own.paths, count) for name, own in ready.items()}
+        ready = {name: own for name, own in ready.items() if limits[name][0]} or ready
         if before is None or self.broken_champion:
 
             def rank(name: str) -> tuple[bool, int, float, float, str]:
@@ -227,14 +224,15 @@ class NightlyRun:
                 confidence=self.settings.confidence,
                 promote_if=self.settings.promote_if[SCORE],
             )
-        candidate, decision = self.candidates[label], outcome.decision
-        outcome.candidate = candidate.key
-        outcome.decision = replace(
-            decision,
-            promoted=decision.promoted and label in within,
-            why=(decision.why if label in within else decision.why.replace("promoted", "kept", 1))
-            + about[label],
+        candidate, decision, (holds, clauses) = (
+            self.candidates[label],
+            outcome.decision,
+            limits[label],
         )
+        outcome.candidate = candidate.key
+        why = decision.why if holds else decision.why.replace("promoted", "kept", 1)
+        promotes = decision.promoted and holds
+        outcome.decision = replace(decision, promoted=promotes, why=why + clauses)
         if not outcome.decision.promoted:
             return None
         promoted = journal.as_champion(candidate, ready[label].hundredths(), outcome.decision.why)

@@ -82,11 +82,12 @@ class NightSettings(Values):
             LIMITS.find(name)(str(value[name]), (), 0.95)
         return value
 
-    def check_limits(self, paths: Sequence[str], candidates: int) -> list[tuple[bool, str]]:
-        """Return whether a candidate's artifacts keep each limit, and a sentence about it."""
+    def check_limits(self, paths: Sequence[str], candidates: int) -> tuple[bool, str]:
+        """Return whether a candidate's artifacts keep all limits, and clauses about them."""
         share = 1 - (1 - self.confidence) / candidates
-        limits = ((name, limit) for name, limit in self.promote_if.items() if name != SCORE)
-        return [LIMITS[name](limit, paths, share) for name, limit in limits]
+        limits = [(LIMITS[name], limit) for name, limit in self.promote_if.items() if name != SCORE]
+        found = [check(limit, paths, share) for check, limit in limits]
+        return all(holds for holds, _ in found), "".join(f"; {text}" for _, text in found)
 
     @field_validator("timezone")
     @classmethod

@@ -71,10 +71,10 @@ def run(config: LatencyConfig, build: BuildContext) -> StageResult:
         for name, role in roles.items()
         if role in build.inputs
     }
-    cores, given = len(os.sched_getaffinity(0)), torch.get_num_threads()
+    cores = len(os.sched_getaffinity(0))
     longest = min(own.model.max_position_embeddings for own in loaded.values())
     lengths = dict.fromkeys(min(length, longest) for length in config.lengths)
-    threads = dict.fromkeys(config.thread_counts or (1, cores)) if on_cpu else [given]
+    threads = dict.fromkeys(config.thread_counts or (1, cores)) if on_cpu else [1]
     notes = [meter.absent] if meter.absent else []
     if len(lengths) < len(config.lengths):
         notes.append(f"lengths above {longest} are cut to it: the models read no more")
@@ -91,28 +91,23 @@ def run(config: LatencyConfig, build: BuildContext) -> StageResult:
     vocab_size = min(own.model.vocab_size for own in loaded.values())
     cells: list[dict[str, Any]] = []
     combinations = list(product(lengths, config.batch_sizes, threads))
-    try:
-        for number, (length, rows, count) in enumerate(combinations):
-            build.report.progress(number, len(combinations), "combinations", {})
-            torch.set_num_threads(count)
-            ids = torch.randint(1, vocab_size, (rows, length), device=device)
-            cell = _measure(config, encoders, ids, precision, meter)
-            cells.append({**dict(zip(CELL, (length, rows, count), strict=True)), **cell})
-    finally:
-        torch.set_num_threads(given)
+    for number, (length, rows, count) in enumerate(combinations):
+        build.report.progress(number, len(combinations), "combinations", {})
+        torch.set_num_threads(count)
+        ids = torch.randint(1, vocab_size, (rows, length), device=device)
+        cell = _measure(config, encoders, ids, precision, meter)
+        cells.append({**dict(zip(CELL, (length, rows, count), strict=True)), **cell})
     if noisy := [cell for cell in cells if "latency_ratio" in cell and _is_open(cell)]:
         notes.append(
             f"too noisy to tell the two apart at {', '.join(map(describe, noisy))}: give more "
             f"passes or seconds"
         )
-    state = loaded[OWN].state.values()
+    state, cpu = loaded[OWN].state.values(), hardware.cpu_info().get("model name", "")
     summary = {
         "parameters": sum(tensor.numel() for tensor in state),
         "bytes": sum(tensor.nbytes for tensor in state),
         "precision": precision,
-        "device_name": hardware.cpu_info().get("model name", "")
-        if on_cpu
-        else torch.cuda.get_device_name(device),
+        "device_name": cpu if on_cpu else torch.cuda.get_device_name(device),
         NOTES: notes,
     }
     write_json(build.file(METRICS_FILE), {**summary, "cells": cells})
