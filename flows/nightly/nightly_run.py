@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class NightlyRun:
         self.candidates: dict[str, CheckpointInfo] = {}  # by label
         self.champion_label: str | None = None
         self.broken_champion = ""  # why it is replaced without a comparison
-        self.subjects: dict[str, dict[str, str]] = {}  # artifacts by stage, by label
+        self.subjects: dict[str, Mapping[str, str]] = {}  # artifacts by stage, by label
         self._pins = contextlib.ExitStack()
 
     def choose(self) -> CheckpointSelection:
@@ -143,8 +144,7 @@ class NightlyRun:
                 )
             else:
                 self.champion_label = discovery.label(reigning.run, reigning.step, reigning.key)
-                for subject in self.subjects.values():
-                    subject[CHAMPION] = path
+                self.subjects = {of: {**own, CHAMPION: path} for of, own in self.subjects.items()}
                 self.subjects[self.champion_label] = {PRETRAIN: path, **reigning.made_from}
 
     def session(self) -> RunSession:
@@ -197,8 +197,8 @@ class NightlyRun:
         """Apply the gate to the evaluated candidates; return the new champion, if any."""
         outcome = self.outcome
         written = {name: self.candidates[name].written for name in ready}
-        count, check = len(ready), self.settings.check_limits
-        limits = {name: check(own.paths, count) for name, own in ready.items()}
+        check = partial(self.settings.check_limits, candidates=len(ready))
+        limits = {name: check(own.paths) for name, own in ready.items()}
         ready = {name: own for name, own in ready.items() if limits[name][0]} or ready
         if before is None or self.broken_champion:
 
@@ -230,9 +230,8 @@ class NightlyRun:
             limits[label],
         )
         outcome.candidate = candidate.key
-        why = decision.why if holds else decision.why.replace("promoted", "kept", 1)
-        promotes = decision.promoted and holds
-        outcome.decision = replace(decision, promoted=promotes, why=why + clauses)
+        why = (decision.why if holds else decision.why.replace("promoted", "kept", 1)) + clauses
+        outcome.decision = replace(decision, promoted=decision.promoted and holds, why=why)
         if not outcome.decision.promoted:
             return None
         promoted = journal.as_champion(candidate, ready[label].hundredths(), outcome.decision.why)
