@@ -9,6 +9,7 @@ PLUGINS = (
     "cloze.labs.exports.plugin:PLUGIN",
     "cloze.labs.inside.plugin:PLUGIN",
     "cloze.labs.kubernetes.plugin:PLUGIN",
+    "cloze.labs.latency.plugin:PLUGIN",
     "cloze.labs.levers.plugin:PLUGIN",
     "cloze.labs.longformer.plugin:PLUGIN",
     "cloze.labs.papers.plugin:PLUGIN",

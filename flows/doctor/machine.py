@@ -211,6 +211,8 @@ TABLES = {
     "verbs": "cloze.model.use.verb:PREDICTORS",
     "launchers": "cloze.flows.launch.protocol:LAUNCHERS",
     "trackers": "cloze.flows.tracking.trackers:TRACKERS",
+    "precisions": "cloze.model.train.precision:PRECISIONS",
+    "promotion_limits": "cloze.flows.nightly.suite:LIMITS",
     "headings": "cloze.flows.commands.base.options:STAGES",
     "report_sections": "cloze.flows.report.section:SECTIONS",
 }

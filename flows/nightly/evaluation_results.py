@@ -46,12 +46,14 @@ class Scores:
         answers: input of the gate, by task without ensembles: predictions, or scores by seed if
             the files have no labels; losses for held-out text.
         perplexity: held-out perplexity; None: not measured.
+        paths: artifacts.
     """
 
     metric: dict[str, str] = field(default_factory=dict)
     values: dict[str, dict[str, float]] = field(default_factory=dict)
     answers: dict[str, Result] = field(default_factory=dict)
     perplexity: float | None = None
+    paths: list[str] = field(default_factory=list)
 
     @property
     def mean(self) -> float:
@@ -102,6 +104,7 @@ def gather(artifacts: Iterable[tuple[Node, str]]) -> dict[str, Scores]:
         if not label or node.name in evaluated:
             continue
         scores = by_label.setdefault(label, Scores())
+        scores.paths.append(path)
         manifest = artifact.read_manifest(path)
         summary = manifest.summary
         metrics = {

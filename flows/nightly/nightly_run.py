@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, replace
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from cloze.flows.nightly.journal import NIGHT, Champion, Journal
 from cloze.flows.nightly.missed import NO_SCHEDULE, Schedule
 from cloze.flows.nightly.promotion_gate import PromotionDecision
 from cloze.flows.nightly.result import NightlyResult, log_to_mlflow, remove_old_artifacts
-from cloze.flows.nightly.suite import AXIS, PRETRAIN, Suite
+from cloze.flows.nightly.suite import AXIS, CHAMPION, PRETRAIN, SCORE, Suite
 from cloze.flows.run import retention
 from cloze.flows.run.session import RunParameters, RunSession, run_plain
 from cloze.flows.views import terminal
@@ -143,6 +144,7 @@ class NightlyRun:
                 )
             else:
                 self.champion_label = discovery.label(reigning.run, reigning.step, reigning.key)
+                self.subjects = {of: {**own, CHAMPION: path} for of, own in self.subjects.items()}
                 self.subjects[self.champion_label] = {PRETRAIN: path, **reigning.made_from}
 
     def session(self) -> RunSession:
@@ -195,6 +197,9 @@ class NightlyRun:
         """Apply the gate to the evaluated candidates; return the new champion, if any."""
         outcome = self.outcome
         written = {name: self.candidates[name].written for name in ready}
+        check = partial(self.settings.check_limits, candidates=len(ready))
+        limits = {name: check(own.paths) for name, own in ready.items()}
+        ready = {name: own for name, own in ready.items() if limits[name][0]} or ready
         if before is None or self.broken_champion:
 
             def rank(name: str) -> tuple[bool, int, float, float, str]:
@@ -217,10 +222,16 @@ class NightlyRun:
                 {name: label_scores.answers for name, label_scores in ready.items()},
                 written,
                 confidence=self.settings.confidence,
-                promote_if=self.settings.promote_if,
+                promote_if=self.settings.promote_if[SCORE],
             )
-        candidate = self.candidates[label]
+        candidate, decision, (holds, clauses) = (
+            self.candidates[label],
+            outcome.decision,
+            limits[label],
+        )
         outcome.candidate = candidate.key
+        why = (decision.why if holds else decision.why.replace("promoted", "kept", 1)) + clauses
+        outcome.decision = replace(decision, promoted=decision.promoted and holds, why=why)
         if not outcome.decision.promoted:
             return None
         promoted = journal.as_champion(candidate, ready[label].hundredths(), outcome.decision.why)

@@ -11,7 +11,7 @@ section that names such nodes, alone or by a pattern: of `finetune@sst2-*`, an e
 from __future__ import annotations
 
 import zoneinfo
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from pydantic import Field, field_validator
 
 from cloze.core.config import Values, parse_config
 from cloze.core.errors import UsageError
-from cloze.core.plugins import with_substitutes
+from cloze.core.plugins import Table, with_substitutes
 from cloze.flows.graph import config as configs
 from cloze.flows.graph import stages
 from cloze.flows.graph.config import RunConfig
@@ -32,6 +32,11 @@ NIGHT = "night"  # the section, the run's name and the default config
 DEFAULT = Path(__file__).with_name("night.yaml")
 AXIS = "of"  # axis over the checkpoints
 PRETRAIN = "pretrain"
+CHAMPION = "champion"  # input of a stage that measures a candidate against the champion
+SCORE = "score"
+# Limits by name: functions of a limit, a candidate's artifacts and the confidence, which return
+# whether it holds and a sentence. `stage`: that of the artifacts which they read.
+LIMITS: Table[Any] = Table("promotion_limits", "condition of promote_if", {})
 
 
 class NightSettings(Values):
@@ -48,9 +53,10 @@ class NightSettings(Values):
     run_patterns: tuple[str, ...] = Field(default=("*",), min_length=1)
     """Patterns of the names of runs to include."""
 
-    promote_if: Literal["better", "not_worse"] = "better"
-    """Condition for promotion: better (significantly better on at least one task, worse on none) or
-    not_worse."""
+    promote_if: dict[str, str] = Field(default={SCORE: "better"})
+    """Condition for promotion: better (significantly better on at least one task, worse on none),
+    not_worse, or a mapping of score to one of them and of limits, such as {score: better,
+    latency_ms: "<= 12"}."""
 
     confidence: float = Field(default=0.95, gt=0.5, lt=1)
     """Confidence level of the bootstrap intervals, over all tasks together."""
@@ -65,6 +71,23 @@ class NightSettings(Values):
 
     timezone: str = "UTC"
     """Time zone of the trend page and of dates in --since."""
+
+    @field_validator("promote_if", mode="before")
+    @classmethod
+    def _known_limits(cls, value: Any) -> Any:
+        value = {SCORE: "better", **value} if isinstance(value, dict) else {SCORE: value}
+        if value[SCORE] not in ("better", "not_worse"):
+            raise ValueError(f"{value[SCORE]!r} is unknown; use better or not_worse")
+        for name in value.keys() - {SCORE}:
+            LIMITS.find(name)(str(value[name]), (), 0.95)
+        return value
+
+    def check_limits(self, paths: Sequence[str], candidates: int) -> tuple[bool, str]:
+        """Return whether a candidate's artifacts keep all limits, and clauses about them."""
+        share = 1 - (1 - self.confidence) / candidates
+        limits = [(LIMITS[name], limit) for name, limit in self.promote_if.items() if name != SCORE]
+        found = [check(limit, paths, share) for check, limit in limits]
+        return all(holds for holds, _ in found), "".join(f"; {text}" for _, text in found)
 
     @field_validator("timezone")
     @classmethod
@@ -134,7 +157,7 @@ class Suite:
         stage = str(stage_of(name))
         for role, spec in stages.stage(stage).inputs.items():
             kinds = with_substitutes(spec.kinds, stage)
-            path = next((artifacts[kind] for kind in kinds if kind in artifacts), None)
+            path = next((artifacts[kind] for kind in (*kinds, role) if kind in artifacts), None)
             if PRETRAIN in spec.kinds and str(section.get(role)) not in self.sections:
                 inputs[role] = artifacts[PRETRAIN]
             elif role in section:
@@ -173,6 +196,9 @@ def load(reference: str = NIGHT, overrides: Mapping[str, Any] | None = None) -> 
             f"config {reference!r} has no section that reads a checkpoint; add one such as "
             f"finetune: {{task: sst2, data: …}}"
         )
+    for limit in settings.promote_if.keys() - {SCORE}:
+        if (stage := LIMITS[limit].stage) not in map(stage_of, sections):
+            raise UsageError(f"promote_if ({limit}) needs a section {stage} of the suite; add one")
     return Suite(
         settings=settings,
         sections=sections,

@@ -36,8 +36,8 @@ class ServingConfig(StageConfig):
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Device to compute on. auto: a GPU if there is one."""
 
-    precision: Literal["auto", "fp32", "bf16"] = "fp32"
-    """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""
+    precision: Literal["auto", "fp32", "bf16", "int8"] = "fp32"
+    """Precision of matrix products, over fp32 weights. auto: bf16 if native. int8: for CPUs."""
 
 
 def run(config: ServingConfig, build: BuildContext) -> StageResult:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Literal, TypedDict
 
 import torch
 
 from cloze.core.errors import UsageError
+from cloze.core.plugins import Table
 from cloze.model import hardware
 
-Precision = Literal["fp32", "bf16", "fp16"]
-RequestedPrecision = Literal["auto", "fp32", "bf16", "fp16"]
+Precision = Literal["fp32", "bf16", "fp16", "int8"]
+RequestedPrecision = Literal["auto", "fp32", "bf16", "fp16", "int8"]
 # Dtypes of matrix products.
 DTYPES: dict[Precision, torch.dtype] = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
+    "int8": torch.float32,  # of what is no product
 }
+Context = contextlib.AbstractContextManager[object]
+# Contexts of inference in further precisions, by device type; they refuse the wrong devices.
+PRECISIONS: Table[Callable[[str], Context]] = Table("precisions", "precision", {})
 AMPERE = (8, 0)  # first CUDA capability with bf16
 
 
@@ -30,6 +36,8 @@ def native_bf16(device: torch.device) -> bool:
 
 def resolve(requested: RequestedPrecision, device: torch.device) -> Precision:
     """Resolve `auto` to bf16 or fp32 by the device. The caller records the result."""
+    if requested in PRECISIONS:
+        PRECISIONS[requested](device.type)
     if requested == "auto":
         return "bf16" if native_bf16(device) else "fp32"
     return requested
@@ -91,10 +99,12 @@ def check_grad_reduce_dtype(grad_reduce_dtype: Precision, precision: Precision) 
         )
 
 
-def autocast(precision: Precision, device_type: str) -> contextlib.AbstractContextManager[object]:
+def autocast(precision: Precision, device_type: str) -> Context:
     """Return the context of a forward pass; everything outside of it stays fp32."""
     if precision == "fp32":
         return contextlib.nullcontext()
+    if precision in PRECISIONS:
+        return PRECISIONS[precision](device_type)
     return torch.autocast(device_type, dtype=DTYPES[precision])
 
 

@@ -34,8 +34,8 @@ class VerbConfig(StageConfig):
     device: Literal["auto", "cpu", "cuda"] = "cpu"
     """Device to compute on. auto: a GPU if there is one."""
 
-    precision: Literal["auto", "fp32", "bf16"] = "fp32"
-    """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""
+    precision: Literal["auto", "fp32", "bf16", "int8"] = "fp32"
+    """Precision of matrix products, over fp32 weights. auto: bf16 if native. int8: for CPUs."""
 
     @model_validator(mode="after")
     def _something(self) -> VerbConfig:
@@ -115,8 +115,8 @@ class PerplexityConfig(StageConfig):
     batch_size: int = Field(default=32, ge=1)
     """Maximum rows per forward pass."""
 
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""
+    precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
+    """Precision of matrix products, over fp32 weights. auto: bf16 if native. int8: for CPUs."""
 
 
 class MergeConfig(StageConfig):

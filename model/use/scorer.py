@@ -27,7 +27,7 @@ from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
 from cloze.model.objectives import objectives
 from cloze.model.train.device_scalars import read_async
-from cloze.model.train.precision import DTYPES, Precision
+from cloze.model.train.precision import DTYPES, PRECISIONS, Precision, autocast
 from cloze.model.use.masked_copies import Bools, Mask, ScoringBatch, mask_sentences, scoring_batches
 
 Floats = npt.NDArray[np.float64]
@@ -220,6 +220,7 @@ class SentenceScorer:
         parts = list(scoring_batches(copies, tokens, special.pad))
         with (
             torch.inference_mode(),
+            autocast(self.precision if self.precision in PRECISIONS else "fp32", self.device.type),
             prefetch_batches(map(self._batch, parts), self.device) as batches,
         ):
             results = (

@@ -51,8 +51,8 @@ class EvaluateConfig(StageConfig):
     seed: int = Field(default=1, ge=0, lt=1 << 63)
     """Seed of the bootstrap."""
 
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Precision of matrix products, over fp32 weights. auto: bf16 if the hardware has it."""
+    precision: Literal["auto", "fp32", "bf16", "int8"] = "auto"
+    """Precision of matrix products, over fp32 weights. auto: bf16 if native. int8: for CPUs."""
 
     def reads(self) -> list[tuple[str, TaskOptions, str | None]]:
         """Return name, options and data of the task; the checkpoint has what is missing."""

@@ -31,6 +31,7 @@ from tests.model.tasks.stages import Listener, evaluate, finetune, settings
 from tests.tiny_models import TRANSFORMERS, tiny_config, variants
 
 CHOICES = ("embeddings", "second-to-last", "last", "sum-last-four", "concat-last-four", "sum-all")
+ALL_CHOICES = (*CHOICES, "sum-with-embeddings")
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,16 @@ def test_the_six_choices_are_the_rows_of_the_paper():
         layers_read("concat-last-four", 2)
 
 
-@pytest.mark.parametrize("choice", CHOICES)
+def test_the_sum_with_embeddings_is_that_of_elmo_and_has_no_least_depth():
+    """Peters et al. 2018, equation 1: of all L + 1 layers, the first the words themselves."""
+    assert layers_read("sum-with-embeddings", 12) == list(range(13))
+    assert layers_read("sum-with-embeddings", 0) == [0]
+    reader = FeatureBiLSTM(Frozen(layers="sum-with-embeddings", lstm_size=6), 3, 16, 0.0)
+    assert reader.weights is not None
+    assert reader.weights.shape == (3,)
+
+
+@pytest.mark.parametrize("choice", ALL_CHOICES)
 def test_states_are_those_of_the_layers(choice, deep, names, pieces):
     network, samples = _frozen(choice, deep, names, pieces)
     batch = samples.batch(np.arange(4), "rows")

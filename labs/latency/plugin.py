@@ -1,0 +1,26 @@
+"""What the lab adds to Cloze."""
+
+from cloze.core.plugins import Plugin, Row
+
+_LAB = "cloze.labs.latency"
+
+PLUGIN = Plugin(
+    name="latency",
+    summary="Latency, energy and size of a model, as limits of the nightly gate, too; int8.",
+    rows={
+        "commands": {
+            "latency": Row(
+                f"{_LAB}.command:latency",
+                help="Measure the latency of a checkpoint, alone or against another one.",
+            )
+        },
+        "stages": {"latency": Row(f"{_LAB}.stage:LATENCY", before="report")},
+        "headings": {"latency": Row(f"{_LAB}.command:HEADINGS")},
+        "report_sections": {"latency": Row(f"{_LAB}.command:SECTION")},
+        "promotion_limits": {
+            name: Row(f"{_LAB}.limits:{name.upper()}")
+            for name in ("latency_ms", "latency_p99_ms", "latency_ratio", "energy_mj", "size_mb")
+        },
+        "precisions": {"int8": Row(f"{_LAB}.int8:int8_products")},
+    },
+)
