@@ -8,6 +8,7 @@ PLUGINS = (
     "cloze.labs.exports.plugin:PLUGIN",
     "cloze.labs.inside.plugin:PLUGIN",
     "cloze.labs.kubernetes.plugin:PLUGIN",
+    "cloze.labs.languages.plugin:PLUGIN",
     "cloze.labs.levers.plugin:PLUGIN",
     "cloze.labs.papers.plugin:PLUGIN",
     "cloze.labs.planning.plugin:PLUGIN",
