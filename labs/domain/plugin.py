@@ -11,7 +11,8 @@ PLUGIN = Plugin(
                 "cloze.labs.domain.adapt:adapt",
                 help="Train a checkpoint further on the texts of a domain.",
             )
-        }
+        },
+        "tasks": {"scierc-entities": Row("cloze.labs.domain.tasks:SCIERC_ENTITIES")},
     },
     presets="presets",
 )

@@ -206,9 +206,10 @@ RELATION_TASKS: dict[str, TaskSpec] = {
         negative="no_relation",
     ),
     # Kringelum et al. 2016; Luan et al. 2018. Micro F1 of ChemProt is its accuracy.
-    "chemprot": _scibert("relation", "chemprot", "accuracy, macro_f1", delimiters=_BRACKETS),
-    "scierc": _scibert("relation", "sciie-relation-extraction", "macro_f1, accuracy",
-                       delimiters=_BRACKETS),
+    "chemprot": _scibert("relation", "text_classification/chemprot", "accuracy, macro_f1",
+                         delimiters=_BRACKETS),
+    "scierc": _scibert("relation", "text_classification/sciie-relation-extraction",
+                       "macro_f1, accuracy", delimiters=_BRACKETS),
     # SuperGLUE: the same word in two sentences
     "wic": superglue("relation", "WiC", "accuracy", _NAMED, labels=_TRUTH, format="wic"),
 }  # fmt: skip
