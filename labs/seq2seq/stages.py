@@ -189,7 +189,7 @@ NQ_OPEN = _questions(
     "nq_open",
     {
         "train": ("NQ-open.train.jsonl", "nq-train.qa.csv"),
-        "dev": ("NQ-open.dev.jsonl", "NQ-open.efficientqa.dev.1.1.jsonl", "nq-dev.qa.csv"),
+        "dev": ("NQ-open.dev.jsonl", "nq-dev.qa.csv"),
         "test": ("nq-test.qa.csv",),
     },
 )
