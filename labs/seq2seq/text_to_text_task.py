@@ -27,7 +27,13 @@ from cloze.labs.seq2seq.denoising import target_loss
 from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig
 from cloze.labs.seq2seq.noise import padded
 from cloze.labs.seq2seq.rag import RETRIEVAL, RagNetwork, RagPassages, load_retrieval, marginal_loss
-from cloze.labs.seq2seq.stages import EXACT_MATCH, TEXT_METRICS, VECTORS, TextToTextOptions, packages
+from cloze.labs.seq2seq.stages import (
+    EXACT_MATCH,
+    TEXT_METRICS,
+    VECTORS,
+    TextToTextOptions,
+    packages,
+)
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig

@@ -152,7 +152,9 @@ def _build(options: LanguageOptions) -> StepFunction | None:
         return None
     # Sentence splitting needs the language of every document. A dump knows it better than a sample
     # of an article does, and one article taken for Wu would be a language of its own in a mixture.
-    others = partial(keep, minimum=0.0, trusted=True) if options.language == AUTO else CleaningResult
+    others = (
+        partial(keep, minimum=0.0, trusted=True) if options.language == AUTO else CleaningResult
+    )
     return restrict_to_sources(options.web_sources, partial(keep, minimum=minimum), others)
 
 
