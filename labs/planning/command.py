@@ -58,8 +58,8 @@ def _option(
 def plan_training(models: tuple[str, ...], as_json: bool, **values: Any) -> None:
     """Estimate the memory and hours of a pretraining.
 
-    PRESET is a model preset, or a size such as 17m. The plan prints each of its assumptions. Several
-    are one table, each with its speed-up over the first.
+    PRESET is a model preset, or a size such as 17m. The plan prints each of its assumptions.
+    Several are one table, each with its speed-up over the first.
     """
     from cloze.flows.machine import slots
     from cloze.flows.views import terminal

@@ -16,7 +16,6 @@ from safetensors.torch import load_file, save_file
 from cloze.core.stages.execute import execute
 from cloze.labs.seq2seq.text_to_text import TextToTextPipeline
 from cloze.model import checkpoint
-from cloze.model.hub import parity
 from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.sentencepiece_model import parse
@@ -111,11 +110,10 @@ def test_it_is_read_and_written_with_the_logits_of_transformers(
     loaded = checkpoint.load(f"{out}/checkpoint")
     values = loaded.model.model_dump()
     assert (values["family"], values["hidden_act"]) == ("t5", "gelu_new")
-    assert values["gated_feed_forward"] and not values["tie_word_embeddings"]
+    assert (values["gated_feed_forward"], values["tie_word_embeddings"]) == (True, False)
     execute(EXPORT, ExportConfig(), {"checkpoint": out}, str(back))
     again = whole(back)["logits"]
     assert float((again - expected).abs().max()) < 1e-5 * float(expected.abs().max())
-    assert parity.STATES  # the stages compared states and logits of Cloze's own model, too
 
 
 def test_its_tokens_have_the_ids_of_transformers_in_every_script(

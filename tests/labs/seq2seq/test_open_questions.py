@@ -49,7 +49,7 @@ def test_every_layout_has_the_same_questions_and_answers(name: str, tmp_path: Pa
     assert list(found.texts) == [question for question, _ in PAIRS]
     answers = [[text.replace('\\"', '"') for text in own] for own in found.answers]
     assert answers == [own for _, own in PAIRS]
-    assert list(found.targets)[0] == "William Shakespeare"
+    assert found.targets[0] == "William Shakespeare"
 
 
 def test_any_answer_is_right_after_squads_normalization(tmp_path: Path) -> None:
