@@ -79,6 +79,7 @@ TYPES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "mpnet": ("MPNetConfig", "MPNet", BERT),
     "t5": ("T5Config", "T5", T5),
     "t5-v1.1": ("T5Config", "T5", {**T5, "feed_forward_proj": "gated-gelu"}),
+    "mt5": ("MT5Config", "MT5", T5),
     "bart": ("BartConfig", "Bart", BART),
     "marian": (
         "MarianConfig",
@@ -214,7 +215,7 @@ def pieces(path: Path, model_type: str) -> None:
     from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
     letters = [chr(number) for number in range(ord("a"), ord("z") + 1)]
-    if model_type.startswith("t5"):
+    if model_type.startswith(("t5", "mt5")):
         words = [("<pad>", 0.0), ("<unk>", 0.0), ("▁", -2.0), ("</s>", 0.0)]
         made = t5_backend([*words, *((word, -3.0) for word in letters)], 1, None, 2)
     elif model_type == "longformer":

@@ -9,6 +9,7 @@ PLUGINS = (
     "cloze.labs.exports.plugin:PLUGIN",
     "cloze.labs.inside.plugin:PLUGIN",
     "cloze.labs.kubernetes.plugin:PLUGIN",
+    "cloze.labs.languages.plugin:PLUGIN",
     "cloze.labs.latency.plugin:PLUGIN",
     "cloze.labs.levers.plugin:PLUGIN",
     "cloze.labs.longformer.plugin:PLUGIN",

@@ -24,6 +24,7 @@ PLUGIN = Plugin(
             )
         },
         "headings": {"extend-vocab": Row(f"{_LAB}.extend_command:HEADINGS")},
+        "tasks": {"scierc-entities": Row("cloze.labs.domain.tasks:SCIERC_ENTITIES")},
     },
     presets="presets",
 )

@@ -1,4 +1,4 @@
-"""GLUE submission: the official files of the models that are best on dev.
+"""GLUE submission: the official files of the models, or ensembles, that are best on dev.
 
 Files, header and label names: Wang et al. 2019, "GLUE: A Multi-Task Benchmark and Analysis Platform
 for Natural Language Understanding", and the sample submission of gluebenchmark.com: TSV with the
@@ -19,7 +19,7 @@ from cloze.core import storage
 from cloze.core.config import StageConfig
 from cloze.core.errors import DataError
 from cloze.core.stages.cost import PROCESS_BYTES, CostEstimate, CostModel, PlannedBuild
-from cloze.core.stages.stage import BuildContext, Stage, StageResult
+from cloze.core.stages.stage import BuildContext, Stage, StageResult, role_of
 from cloze.flows.report.report_nodes import NodePlacement, ReportNode, SummaryTable, read_node
 
 ENTAILMENT = ("entailment", "not_entailment")
@@ -72,30 +72,56 @@ def score(node: ReportNode) -> float:
     return next(iter(node.scores.values()))
 
 
-def best_submission(
-    nodes: Sequence[ReportNode], file: SubmissionFile
-) -> tuple[ReportNode, ReportNode] | None:
-    """Return the best model on dev with predictions for the file's split, and their evaluation.
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """Answers to a split, and who gave them.
 
-    None: no model has predictions for it.
+    Attributes:
+        name: node of the model, or of the evaluation if several models answer together.
+        models: names of the models.
+        score: their first metric on dev; of an ensemble that has no evaluation on dev, None.
     """
-    models = {node.name: node for node in tuned(nodes, file.task)}
-    candidates = []
-    for node in nodes:
-        model = models.get(node.placement.inputs.get("checkpoint", "").partition("/")[0])
-        if (
-            node.stage == "evaluate"
-            and model is not None
-            and model.scores
-            and node.manifest.summary.get("split") in file.splits
-        ):
-            candidates.append((model, node))
-    return max(candidates, key=lambda pair: score(pair[0]), default=None)
+
+    name: str
+    models: tuple[str, ...]
+    answers: ReportNode
+    score: float | None
+
+
+def members(node: ReportNode) -> tuple[str, ...]:
+    """Return the names of the models that an evaluation reads, sorted."""
+    inputs = node.placement.inputs.items()
+    return tuple(
+        sorted(of.partition("/")[0] for role, of in inputs if role_of(role) == "checkpoint")
+    )
+
+
+def candidates(nodes: Sequence[ReportNode], file: SubmissionFile) -> list[Candidate]:
+    """Return the answers to the file's split, by models alone and by ensembles."""
+    models = {node.name: node for node in tuned(nodes, file.task) if node.scores}
+    evaluations = [
+        node
+        for node in nodes
+        if node.stage == "evaluate" and members(node) and set(members(node)) <= models.keys()
+    ]
+    on_dev = {
+        members(node): score(node)
+        for node in evaluations
+        if node.scores and (node.manifest.summary.get("split") or "dev") == "dev"
+    }
+    return [
+        Candidate(own[0], own, node, score(models[own[0]]))
+        if len(own) == 1
+        else Candidate(node.name, own, node, on_dev.get(own))
+        for node in evaluations
+        if node.manifest.summary.get("split") in file.splits
+        for own in (members(node),)
+    ]
 
 
 # Stage `submission`: `submission.zip` for gluebenchmark.com, and what is in it.
 
-VERSION = 2
+VERSION = 3
 ZIP = "submission.zip"
 STAMP = (1980, 1, 1, 0, 0, 0)  # date of all files: equal predictions give equal bytes
 SERVER = (
@@ -126,18 +152,30 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zip_file:
         for name, file in FILES.items():
-            best = best_submission(nodes, file)
+            found = candidates(nodes, file)
+            unscored = [own.name for own in found if own.score is None]
+            best = max(
+                (own for own in found if own.score is not None),
+                key=lambda own: own.score or 0.0,
+                default=None,
+            )
+            if unscored:
+                notes.append(
+                    f"{name}: {', '.join(unscored)} has no score on dev and was not compared; add "
+                    f"dev to the splits of its section."
+                )
             if best is None:
                 missing[name] = f"task {file.task} is not in this run"
                 if tuned(nodes, file.task):
                     missing[name] = f"no {file.splits[0]} file of {file.task}: dev only"
                 continue
-            model, evaluation = best
-            lines = _lines(evaluation, file)
+            lines = _lines(best.answers, file)
             zip_file.writestr(
                 zipfile.ZipInfo(name, STAMP), "\n".join(lines) + "\n", zipfile.ZIP_DEFLATED
             )
-            files[name] = {"node": model.name, "rows": len(lines) - 1}
+            files[name] = {"node": best.name, "rows": len(lines) - 1}
+            if len(best.models) > 1:
+                files[name]["members"] = list(best.models)
             if len(lines) - 1 != file.rows:
                 notes.append(
                     f"{name} has {len(lines) - 1:,} rows, GLUE's has {file.rows:,}: the server "
@@ -151,7 +189,7 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
         title=ZIP,
         columns=("file", "model"),
         rows=[
-            *((name, str(entry["node"])) for name, entry in files.items()),
+            *((name, _shown(entry)) for name, entry in files.items()),
             *((name, reason) for name, reason in missing.items()),
         ],
         notes=notes,
@@ -161,6 +199,12 @@ def run(config: SubmissionConfig, build: BuildContext) -> StageResult:
         rows=sum(entry["rows"] for entry in files.values()),
         summary=summary | ({"submission": ZIP} if files else {}),
     )
+
+
+def _shown(entry: Mapping[str, Any]) -> str:
+    """Return the node of a file, and of an ensemble its models."""
+    models = entry.get("members", ())
+    return f"{entry['node']} ({', '.join(models)})" if models else str(entry["node"])
 
 
 def _lines(node: ReportNode, file: SubmissionFile) -> list[str]:

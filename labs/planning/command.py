@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,7 +31,13 @@ def _option(
 
 
 @click.command("plan-training", cls=GroupedCommand)
-@click.argument("model", type=NameOf("cloze.model.families.registry:presets", "PRESET"))
+@click.argument(
+    "models",
+    nargs=-1,
+    required=True,
+    metavar="PRESET...",
+    type=NameOf("cloze.model.families.registry:presets", "PRESET"),
+)
 @_option(
     "--tokens", "Tokens to train on, without padding, such as 300e9.", Count(min=1), required=True
 )
@@ -49,20 +55,24 @@ def _option(
     metavar="X",
 )
 @json_option
-def plan_training(as_json: bool, **values: Any) -> None:
+def plan_training(models: tuple[str, ...], as_json: bool, **values: Any) -> None:
     """Estimate the memory and hours of a pretraining.
 
     PRESET is a model preset, or a size such as 17m. The plan prints each of its assumptions.
+    Several are one table, each with its speed-up over the first.
     """
     from cloze.flows.machine import slots
     from cloze.flows.views import terminal
     from cloze.labs.planning import training_plan
 
-    plan = training_plan.plan_training(slots.machine().cpus, **values)
+    cpus = slots.machine().cpus
+    plans = [training_plan.plan_training(cpus, model=model, **values) for model in models]
     if as_json:
-        emit(plan)
+        emit(plans[0] if len(plans) == 1 else {"plans": plans})
+    elif len(plans) == 1:
+        show(terminal.output(), plans[0])
     else:
-        show(terminal.output(), plan)
+        show_beside(terminal.output(), plans)
 
 
 def show(out: Console, plan: Mapping[str, Any]) -> None:
@@ -104,6 +114,44 @@ def show(out: Console, plan: Mapping[str, Any]) -> None:
     for mark, name in (("careful: ", "warnings"), ("- ", "assumptions")):
         for sentence in plan[name]:
             out.print(textwrap.fill(mark + sentence, width, subsequent_indent="  "), markup=False)
+
+
+def show_beside(out: Console, plans: Sequence[Mapping[str, Any]]) -> None:
+    """Print a row for each plan: sizes, the recommended way, and the speed-up over the first."""
+    from cloze.core.humanize import format_bytes, format_count
+    from cloze.flows.views.terminal import table_of
+
+    hardware = plans[0]["hardware"]
+    gpus = f"{hardware['gpus']:,}" if hardware["gpus"] else "this machine's"
+    title = f"{format_count(plans[0]['tokens'])} tokens on {gpus} {hardware['name']}"
+    columns = ["model", "size", "length", "batch", "ZeRO", "memory", "hours", "GPU-hours"]
+    table = table_of([*columns, "speed-up"], right=[*columns[1:], "speed-up"], title=title)
+    for plan in plans:
+        chosen = plan["chosen"]
+        table.add_row(
+            plan["model"],
+            format_count(plan["parameters"]),
+            str(plan["length"]),
+            f"{plan['global_batch']:,}",
+            f"{chosen['zero']}{'*' if chosen['activation_checkpointing'] else ''}",
+            format_bytes(chosen["memory"]["total"]),
+            _hours(chosen["hours"]),
+            _hours(chosen["gpu_hours"]),
+            f"{plans[0]['chosen']['hours'] / chosen['hours']:.2g}x",
+        )
+    out.print(table)
+    marks = {"* ": "layers are computed again in the backward pass."}
+    if not any(plan["chosen"]["activation_checkpointing"] for plan in plans):
+        marks = {}
+    careful = {f"careful: {plan['model']}: ": text for plan in plans for text in plan["warnings"]}
+    shared = {f"- {text}": "" for text in plans[0]["assumptions"] if _in_all(text, plans)}
+    for mark, sentence in {**marks, **careful, **shared}.items():
+        line = textwrap.fill(mark + sentence, min(out.width, WIDEST), subsequent_indent="  ")
+        out.print(line, markup=False)
+
+
+def _in_all(sentence: str, plans: Sequence[Mapping[str, Any]]) -> bool:
+    return all(sentence in plan["assumptions"] for plan in plans)
 
 
 def _hours(value: float) -> str:

@@ -63,9 +63,12 @@ TACRED = row(  # Zhang et al. 2017
     negative="no_relation",
 )  # fmt: skip
 # Kringelum et al. 2016; Luan et al. 2018. Micro F1 of ChemProt is its accuracy.
-CHEMPROT = scibert("relation", "chemprot", "accuracy, macro_f1", delimiters=_BRACKETS)
-SCIERC = scibert(
-    "relation", "sciie-relation-extraction", "macro_f1, accuracy", delimiters=_BRACKETS
+CHEMPROT = scibert(
+    "relation", "text_classification/chemprot", "accuracy, macro_f1", delimiters=_BRACKETS
 )
+SCIERC = scibert(
+    "relation", "text_classification/sciie-relation-extraction", "macro_f1, accuracy",
+    delimiters=_BRACKETS,
+)  # fmt: skip
 # SuperGLUE: the same word in two sentences
 WIC = superglue("relation", "WiC", "accuracy", NAMED, labels=TRUTH, format="wic")

@@ -9,7 +9,10 @@ OBJECTIVES = (
     *("random-spans", "token-masking", "token-deletion", "infilling", "sentence-permutation"),
     *("document-rotation", "bart"),
 )
-TASKS = ("text-to-text", "translation", "summarization", "sst2-text", "cola-text")
+TASKS = (
+    *("text-to-text", "translation", "summarization", "sst2-text", "cola-text"),
+    *("nq-open", "webq", "trec"),
+)
 
 
 def attribute(name: str) -> str:
@@ -29,7 +32,11 @@ PLUGIN = Plugin(
             name: Row(f"{LAB}.denoising:{attribute(name)}", before="distillation")
             for name in OBJECTIVES
         },
-        "task_kinds": {"text-to-text": Row(f"{LAB}.stages:TASK_KIND", before="tagging")},
+        "task_kinds": {
+            "text-to-text": Row(f"{LAB}.stages:TASK_KIND", before="tagging"),
+            "open-questions": Row(f"{LAB}.stages:OPEN_QUESTIONS_KIND", before="tagging"),
+        },
+        "task_formats": {"open-questions": Row(f"{LAB}.open_questions:records")},
         "tasks": {name: Row(f"{LAB}.stages:{attribute(name)}") for name in TASKS},
         "verbs": {"generate": Row(f"{LAB}.stages:VERB")},
         "tools": {"generate": Row(f"{LAB}.stages:STAGE")},

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -73,13 +74,13 @@ TEXT_METRICS: dict[str, Metric] = {
 EXACT_MATCH = "exact_match"
 
 
-def packages(names: Sequence[str]) -> set[str]:
-    """Return the packages that metrics need.
+def packages(names: Sequence[str], own: Sequence[str]) -> set[str]:
+    """Return the packages that metrics need; `own`: further metrics, of the task's kind.
 
     Raises:
         UsageError: a metric is unknown.
     """
-    known = (EXACT_MATCH, *TEXT_METRICS)
+    known = (*own, *TEXT_METRICS)
     for name in names:
         if name not in known:
             fix = did_you_mean(name, known)
@@ -116,6 +117,14 @@ class TextToTextOptions(TableOptions):
     """With --retrieve: sum over passages per text (RAG-Sequence) or per token (RAG-Token)."""
 
 
+class OpenQuestionOptions(TextToTextOptions):
+    """Options of open questions: a question (role text) with a list of answers (role label)."""
+
+    patterns: bool = False
+    """Answers are regular expressions (CuratedTrec). Questions of the train split whose answers
+    are all patterns are dropped."""
+
+
 VECTORS = "vectors"  # input of the stage finetune
 TASK_KIND = TaskKind(
     "cloze.labs.seq2seq.text_to_text_task:TextToText",
@@ -130,6 +139,29 @@ TASK_KIND = TaskKind(
         )
     },
 )
+
+
+OPEN_QUESTIONS_KIND = replace(
+    TASK_KIND, build="cloze.labs.seq2seq.open_questions:OpenQuestions", options=OpenQuestionOptions
+)
+
+
+def _questions(folder: str, files: dict[str, tuple[str, ...]], **options: Any) -> TaskSpec:
+    """Return a task of open questions; one without a dev split takes a tenth of the train split."""
+    if "dev" not in files:
+        files, options = {**files, "dev": files["train"]}, {"folds": 10, **options}
+    return TaskSpec(
+        kind="open-questions",
+        metrics=("exact_match", "f1"),
+        options={
+            "folder": folder,
+            "files": files,
+            "format": "open-questions",
+            "columns": {"text": "question", "label": "answers"},
+            "target_length": 16,
+            **options,
+        },
+    )
 
 
 def _as_text(name: str, prefix: str, labels: tuple[str, ...]) -> TaskSpec:
@@ -150,6 +182,36 @@ SUMMARIZATION = TaskSpec(kind="text-to-text", metrics=("rougeL", "rouge1", "roug
 # classification as text, with T5's prefixes (Raffel et al. 2020, appendix D)
 SST2_TEXT = _as_text("sst2", "sst2 sentence: ", ("negative", "positive"))
 COLA_TEXT = _as_text("cola", "cola sentence: ", ("unacceptable", "acceptable"))
+
+# Open questions (Lee et al. 2019): files of the authors, of DrQA, then of DPR. The dev split of
+# NQ-open is what papers call test.
+NQ_OPEN = _questions(
+    "nq_open",
+    {
+        "train": ("NQ-open.train.jsonl", "nq-train.qa.csv"),
+        "dev": ("NQ-open.dev.jsonl", "nq-dev.qa.csv"),
+        "test": ("nq-test.qa.csv",),
+    },
+)
+WEBQ = _questions(
+    "webquestions",
+    {
+        split: (
+            f"WebQuestions-{split}.txt",
+            f"webquestions.examples.{split}.json",
+            f"webquestions-{split}.qa.csv",
+        )
+        for split in ("train", "test")
+    },
+)
+TREC = _questions(
+    "curatedtrec",
+    {
+        split: (f"CuratedTrec-{split}.txt", f"curatedtrec-{split}.qa.csv")
+        for split in ("train", "test")
+    },
+    patterns=True,
+)
 
 
 class GenerateConfig(VerbConfig):

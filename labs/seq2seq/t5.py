@@ -2,7 +2,8 @@
 
 Version 1.0 has ReLU and one table for embeddings and logits, whose states are scaled by the square
 root of D. Version 1.1 has gated GELU and an output matrix of its own (google-research
-text-to-text-transfer-transformer, released_checkpoints.md).
+text-to-text-transfer-transformer, released_checkpoints.md). mT5 (Xue et al., 2021) is version 1.1
+with a vocabulary of 101 languages.
 """
 
 from __future__ import annotations
@@ -182,11 +183,21 @@ def _rows(cloze: str, hf: str, feed_forward: int) -> list[Row]:
 
 
 SHARED, OUTPUT = "shared.weight", "encoder.output.weight"
+MT5 = "mt5"
+# transformers' defaults for mT5, whose logits no version 5 scales, whatever the file says of ties.
+MT5_DEFAULTS: dict[str, Any] = {
+    "feed_forward_proj": "gated-gelu",
+    "num_layers": 8,
+    "num_heads": 6,
+    "d_ff": 1024,
+    "scale_decoder_outputs": False,
+}
 
 
 class T5Format(Seq2SeqFormat):
     family = "t5"
     model_type = "t5"
+    aliases = {MT5: "MT5"}
     keys = KeyMap(
         [
             ("encoder.embeddings.word.weight", SHARED),
@@ -272,6 +283,11 @@ class T5Format(Seq2SeqFormat):
             "attention_dropout": config.get("attention_dropout", config["dropout_rate"]),
         }
 
+    def from_config(self, config: Mapping[str, Any], where: str) -> ModelConfig:
+        """See `HubFormat.from_config`; missing fields of an mT5 have other values than T5's."""
+        own = MT5_DEFAULTS if config.get("model_type") == MT5 else {}
+        return super().from_config({**own, **config}, where)
+
     def fill(
         self, model: T5Config, config: Mapping[str, Any], state: dict[str, Tensor]
     ) -> dict[str, Tensor]:
@@ -285,7 +301,8 @@ class T5Format(Seq2SeqFormat):
                 f"lm_head.weight must be tied to {SHARED}, as this T5 scales its logits (version "
                 f"1.0); use another model"
             )
-        is_whole = self.architecture({"seq2seq": {}}) in (config.get("architectures") or ())
+        whole = self.architecture({"seq2seq": {}}, str(config.get("model_type")))
+        is_whole = whole in (config.get("architectures") or ())
         if is_whole and not model.tie_word_embeddings and OUTPUT not in state:
             return {**state, OUTPUT: state[WORDS].clone()}
         return state

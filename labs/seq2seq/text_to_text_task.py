@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,13 @@ from cloze.labs.seq2seq.denoising import target_loss
 from cloze.labs.seq2seq.encoder_decoder import EncoderDecoderConfig
 from cloze.labs.seq2seq.noise import padded
 from cloze.labs.seq2seq.rag import RETRIEVAL, RagNetwork, RagPassages, load_retrieval, marginal_loss
-from cloze.labs.seq2seq.stages import TEXT_METRICS, VECTORS, TextToTextOptions, packages
+from cloze.labs.seq2seq.stages import (
+    EXACT_MATCH,
+    TEXT_METRICS,
+    VECTORS,
+    TextToTextOptions,
+    packages,
+)
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.families.config import ModelConfig
@@ -112,13 +118,14 @@ class TextToText(Task[TextTargets, "list[Written]"]):
     """A text per example, trained by cross-entropy; metrics: `TEXT_METRICS`."""
 
     options: TextToTextOptions
-    metrics: tuple[str, ...] = ("exact_match",)
+    metrics: tuple[str, ...] = (EXACT_MATCH,)
+    own_metrics: ClassVar[tuple[str, ...]] = (EXACT_MATCH,)
     max_length = 512
 
     def __init__(self, name: str, options: TaskOptions, metrics: tuple[str, ...] = ()) -> None:
         super().__init__(name, options, metrics)
         self.metrics = self.options.metrics or self.metrics
-        self._packages = packages(self.metrics)
+        self._packages = packages(self.metrics, self.own_metrics)
         self.files = describe_columns(self.options)
         self._retrieval: RagPassages | None = None  # of a training with passages
 

@@ -211,7 +211,7 @@ class HubFormat:
         """Return the class of a `model_type` that does the same as `architecture`."""
         if model_type not in self.aliases:
             return architecture
-        own = self.architectures[ENCODER].removesuffix("Model")
+        own = re.split("For|Model$", next(iter(self.architectures.values())), maxsplit=1)[0]
         return architecture.replace(own, self.aliases[str(model_type)], 1)
 
     def architecture(self, heads: Iterable[str], model_type: str = "") -> str:

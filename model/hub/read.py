@@ -44,6 +44,8 @@ _TASKS = {
 }
 # Model types that look like those of a family, and why they are none.
 UNKNOWN_TYPES = {
+    "umt5": "whose every layer has relative positions of its own, where T5's share the first one's",
+    "xlm-roberta-xl": "whose layers normalize their input, where XLM-RoBERTa's do their output",
     "mpnet": "whose attention adds a bias by relative position to BERT's, which no family here has",
     "deberta": "the first DeBERTa, whose layers differ from deberta-v2's (in_proj, q_bias, v_bias)",
 }

@@ -149,13 +149,13 @@ _TASKS = {
             "test": ("emerging.test.annotated", "emerging.test.conll", "emerging.test"),
         },
     ),
-    "bc5cdr": _words("bc5cdr"),  # Li et al. 2016, chemicals and diseases alike (SciBERT)
+    "bc5cdr": _words("ner/bc5cdr"),  # Li et al. 2016, chemicals and diseases alike (SciBERT)
     "bc5cdr-chem": _words("BC5CDR-chem"),  # BLURB's, as the next two
     "bc5cdr-disease": _words("BC5CDR-disease"),
     "bc2gm": _words("BC2GM"),  # Smith et al. 2008
-    "ncbi-disease": _words("NCBI-disease"),  # Dogan et al. 2014
+    "ncbi-disease": _words("ner/NCBI-disease"),  # Dogan et al. 2014
     "jnlpba": _words(  # Collier and Kim 2004
-        "JNLPBA",
+        "ner/JNLPBA",
         files={
             "train": ("train.txt", "train.tsv", "Genia4ERtask1.iob2"),
             "dev": ("dev.txt", "devel.tsv"),
@@ -164,7 +164,7 @@ _TASKS = {
     ),
     # other labels of words: PICO elements, scored by word (Nye et al. 2018), parts of speech, and
     # chunks
-    "ebm-pico": _words("ebmnlp", "macro_f1, accuracy", scheme="plain"),
+    "ebm-pico": _words("pico/ebmnlp", "macro_f1, accuracy", scheme="plain"),
     "conll2003-pos": _conll2003("tag=1", scheme="plain"),
     "conll2003-chunk": _conll2003("tag=2"),
     "ud-pos": row(  # Universal Dependencies (Nivre et al. 2020); other treebanks by `files`

@@ -11,7 +11,7 @@ import tokenizers
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers, processors
 
 from cloze.pipeline.tokenizer.sentencepiece_model import SentencePieceModel
-from cloze.pipeline.tokenizer.special import METASPACE, special_names
+from cloze.pipeline.tokenizer.special import METASPACE, SENTINEL, special_names
 
 # longer words are [UNK]: google-research/bert, tokenization.py has 200, transformers 100
 MAX_WORD_CHARACTERS = 100
@@ -146,6 +146,16 @@ def t5_backend(
         backend.normalizer = normalizers.Precompiled(charsmap)
     _split_at_spaces(backend)
     backend.add_special_tokens(["<pad>", "</s>", "<unk>", *reversed(extra)])
+    return backend
+
+
+def named_as_t5(backend: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Give mT5's sentinels, the pieces `▁<extra_id_0>` …, T5's names, and make them special."""
+    if backend.token_to_id(METASPACE + SENTINEL) is None or backend.token_to_id(SENTINEL):
+        return backend
+    prefix = SENTINEL.removesuffix("0>")
+    backend = tokenizers.Tokenizer.from_str(backend.to_str().replace(METASPACE + prefix, prefix))
+    backend.add_special_tokens(sorted(n for n in backend.get_vocab() if n.startswith(prefix)))
     return backend
 
 

@@ -25,10 +25,17 @@ from cloze.pipeline.tokenizer import backends, sentencepiece_model
 from cloze.pipeline.tokenizer.backends import (
     albert_backend,
     bert_backend,
+    named_as_t5,
     roberta_backend,
     t5_backend,
 )
-from cloze.pipeline.tokenizer.special import END_OF_TEXT, ROBERTA, SPECIAL_NAMES
+from cloze.pipeline.tokenizer.special import (
+    END_OF_TEXT,
+    METASPACE,
+    ROBERTA,
+    SENTINEL,
+    SPECIAL_NAMES,
+)
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 OF_CHECKPOINT = "tokenizer"  # directory of a checkpoint or dataset
@@ -181,7 +188,8 @@ def read(path: str, lowercase: bool | None = None) -> Tokenizer:
         "bpe": _bpe,
         "sentencepiece": _sentencepiece,
     }
-    return Tokenizer.of(readers[files.format](files, lowercase), files.vocabulary)
+    backend = named_as_t5(readers[files.format](files, lowercase))
+    return Tokenizer.of(backend, files.vocabulary)
 
 
 @functools.lru_cache(maxsize=2)
@@ -319,8 +327,9 @@ def _sentencepiece(files: TokenizerFiles, lowercase: bool | None) -> tokenizers.
     if "</s>" in names and not names.intersection(SPECIAL_NAMES["cls"]):
         if lowercase is not None:
             raise UsageError(f"lowercase ({lowercase}) cannot be set for T5's {path}; remove it")
+        sentinels = 0 if METASPACE + SENTINEL in names else 100  # mT5's model has its own
         backend = t5_backend(
-            model.pieces, unk_id, model.charsmap, int(config.get("extra_ids", 100))
+            model.pieces, unk_id, model.charsmap, int(config.get("extra_ids", sentinels))
         )
         sentencepiece_model.add_control_tokens(backend, model)
         return backend

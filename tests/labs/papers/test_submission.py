@@ -94,6 +94,18 @@ class Run:
         )
         kind.write_predictions(str(path), examples, answers)
 
+    def together(self, task: str, seeds: tuple[int, ...], split: str, **summary: Any) -> None:
+        """The evaluation of an ensemble, whose answers are all the second label."""
+        kind: Any = load_task(task)
+        name = f"evaluate@ensemble-{task}-{split}"
+        inputs = {f"checkpoint/{seed}": f"finetune@{task}-{seed}" for seed in seeds}
+        content = {"task": task, "split": split, "predictions": "predictions.tsv", **summary}
+        path = self.add(name, content, values={"task": task}, inputs=inputs)
+        examples = kind.read(str(self.data), split, None)
+        kind.write_predictions(
+            str(path), examples, np.eye(2, dtype=np.float32)[[1] * len(examples)]
+        )
+
     def handed_in(self, out: Path) -> BuildResult:
         return execute(
             STAGE, SubmissionConfig(nodes=self.places), self.inputs, str(out), execution=Execution()
@@ -193,3 +205,41 @@ def test_an_answer_that_glue_does_not_know_is_refused(tmp_path: Path, glue: Path
         match=r"predictions.tsv, line 2: prediction 'contradiction' is none that GLUE knows of rte",
     ):
         run.handed_in(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("on_dev", "chosen"), [(0.95, "evaluate@ensemble-sst2-test"), (0.6, "finetune@sst2-2")]
+)
+def test_an_ensemble_hands_in_where_it_is_better_on_dev(
+    on_dev: float, chosen: str, tmp_path: Path, glue: Path
+) -> None:
+    run = Run(tmp_path, glue)
+    for seed, value in ((1, 0.6), (2, 0.8)):
+        run.tuned("sst2", seed, value)
+        run.answered("sst2", seed, "test", said=0)
+    run.together("sst2", (1, 2), "test", metrics={})
+    run.together("sst2", (1, 2), "dev", metrics={"accuracy": on_dev}, metric="accuracy")
+    result = run.handed_in(tmp_path / "out")
+    entry = result.manifest.summary["files"]["SST-2.tsv"]
+    assert entry["node"] == chosen
+    is_ensemble = chosen.startswith("evaluate")
+    members = ["finetune@sst2-1", "finetune@sst2-2"]
+    assert entry.get("members") == (members if is_ensemble else None)
+    assert {line.split("\t")[1] for line in files_in(result)["SST-2.tsv"][1:]} == {
+        str(int(is_ensemble))
+    }
+    rows = dict(result.manifest.summary["tables"][0]["rows"])
+    assert rows["SST-2.tsv"] == (f"{chosen} ({', '.join(members)})" if is_ensemble else chosen)
+
+
+def test_an_ensemble_without_a_score_on_dev_is_told_and_not_taken(
+    tmp_path: Path, glue: Path
+) -> None:
+    run = Run(tmp_path, glue)
+    for seed in (1, 2):
+        run.tuned("sst2", seed, 0.6)
+    run.together("sst2", (1, 2), "test", metrics={})
+    result = run.handed_in(tmp_path / "out")
+    assert result.manifest.summary["files"] == {}
+    notes = " ".join(result.manifest.summary["tables"][0]["notes"])
+    assert "evaluate@ensemble-sst2-test has no score on dev" in notes

@@ -81,3 +81,36 @@ def test_a_size_is_planned_with_what_follows_from_it(capsys: pytest.CaptureFixtu
     assert "--size 17m" in plan["chosen"]["command"]
     assert "7 layers of 256" in plan["assumptions"][0]
     assert told(capsys, *arguments, "--global-batch", "64", "--json")[1].count("global_batch") == 1
+
+
+def test_models_stand_side_by_side_with_their_speed_up(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    models = ("bert-large", "albert-large", "bert-base")
+    options = ("--gpus", "8", "--gpu-type", "v100", "--tokens", "1e11")
+    code, out, _ = told(capsys, "plan-training", *models, *options, "--json")
+    plans = json.loads(out)["plans"]
+    assert code == 0
+    for model, plan in zip(models, plans, strict=True):
+        alone = json.loads(told(capsys, "plan-training", model, *options, "--json")[1])
+        assert plan == alone
+    code, out, _ = told(capsys, "plan-training", *models, *options)
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+    assert "\u2026" not in out
+    hours = [plan["chosen"]["hours"] for plan in plans]
+    for model, own in zip(models, hours, strict=True):
+        (row,) = (line for line in out.splitlines() if line.strip().startswith(model))
+        assert row.split()[-1] == f"{hours[0] / own:.2g}x"
+    assert "- v100" in out or "v100:" in out
+
+
+def test_one_model_of_several_that_does_not_fit_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    models = ("bert-base", "megatron-bert-3.9b")
+    options = ("--gpus", "1", "--gpu-type", "rtx-4090", "--tokens", "1e9")
+    code, out, err = told(capsys, "plan-training", *models, *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "megatron-bert-3.9b at length 512 takes" in err

@@ -126,14 +126,18 @@ def identify(text: str) -> tuple[str, float]:
     return _NAMES.get(name, name), probability
 
 
-def keep_language(document: Document, languages: Set[str], minimum: float) -> CleaningResult:
+def keep_language(
+    document: Document, languages: Set[str], minimum: float, trusted: bool = False
+) -> CleaningResult:
     """Set the document's language; drop documents in other or uncertain languages.
 
     Args:
         languages: ISO 639 codes; others are dropped as `other_language`. Empty: any language.
         minimum: minimum probability; documents below are dropped as `language_uncertain`.
+        trusted: believe the source, if it names a language.
     """
-    name, probability = identify(document.text)
+    stated = document.language if trusted else ""
+    name, probability = (stated, 1.0) if stated else identify(document.text)
     if languages and name not in languages:
         return CleaningResult(None, "other_language")
     if probability < minimum or name == UNKNOWN:
@@ -146,8 +150,11 @@ def _build(options: LanguageOptions) -> StepFunction | None:
     keep = partial(keep_language, languages=frozenset(options.expected_languages))
     if options.language != AUTO and not minimum:
         return None
-    # sentence splitting needs the language of every document
-    others = partial(keep, minimum=0.0) if options.language == AUTO else CleaningResult
+    # Sentence splitting needs the language of every document. A dump knows it better than a sample
+    # of an article does, and one article taken for Wu would be a language of its own in a mixture.
+    others = (
+        partial(keep, minimum=0.0, trusted=True) if options.language == AUTO else CleaningResult
+    )
     return restrict_to_sources(options.web_sources, partial(keep, minimum=minimum), others)
 
 

@@ -182,3 +182,20 @@ def test_a_cache_that_cannot_be_used_is_not_needed(
     module._identifier.cache_clear()
     assert identify(TEXTS["fr"])[0] == "fr"
     module._identifier.cache_clear()
+
+
+@pytest.mark.parametrize("stated", ["zh", "la", "vi"])
+def test_with_auto_a_source_that_names_its_language_is_believed_and_a_crawl_is_not(
+    stated: str,
+) -> None:
+    """An article that a sample takes for another language would be a language of a mixture."""
+    text = TEXTS["de"]
+    config = TextConfig(
+        minimum_characters=0, minimum_words=0, language="auto", preset="web", c4=False,
+        gopher_quality=False, web_sources=["warc"],
+    )  # fmt: skip
+    for kind, expected in (("wikipedia", stated), ("warc", "de")):
+        named = Document(id="a", source=kind, title="", paragraphs=(text,), language=stated)
+        result = run_steps(named, build_steps(config))
+        assert result.document is not None
+        assert result.document.language == expected, kind

@@ -1,0 +1,1 @@
+"""Languages: one model of many, and its scores by language."""
