@@ -88,9 +88,14 @@ def _words(folder: str, metrics: str = "", **options: Any) -> TaskSpec:
     return row("tagging", folder, metrics, **{"files": files} | options)
 
 
-def _mrqa(name: str) -> TaskSpec:
-    """Return a task in MRQA's files, downloaded into the directories train and dev."""
-    files = {split: (f"{split}/{name}.jsonl.gz",) for split in ("train", "dev")}
+def _mrqa(*names: str) -> TaskSpec:
+    """Return a task in MRQA's files, downloaded into the directories train and dev.
+
+    Their names are those of the server, or those that MRQA's scripts give them.
+    """
+    files = {
+        split: tuple(f"{split}/{name}.jsonl.gz" for name in names) for split in ("train", "dev")
+    }
     return row("spans", "mrqa", files=files)
 
 
@@ -177,11 +182,11 @@ _TASKS = {
         files={split: (f"en_ewt-ud-{split}.conllu", f"{split}.conllu") for split in SPLITS},
     ),
     # MRQA (Fisch et al. 2019), such as BERT's TriviaQA before SQuAD
-    "triviaqa": _mrqa("TriviaQA-web"),
+    "triviaqa": _mrqa("TriviaQA-web", "TriviaQA"),
     "newsqa": _mrqa("NewsQA"),
     "searchqa": _mrqa("SearchQA"),
     "hotpotqa": _mrqa("HotpotQA"),
-    "naturalqa": _mrqa("NaturalQuestions"),
+    "naturalqa": _mrqa("NaturalQuestionsShort", "NaturalQuestions"),
     "squad": _squad("v1.1"),
     "squad2": _squad("v2.0", unanswerable=True),
     # tasks built from a corpus, multi-task training, and user files
