@@ -89,13 +89,8 @@ def _words(folder: str, metrics: str = "", **options: Any) -> TaskSpec:
 
 
 def _mrqa(*names: str) -> TaskSpec:
-    """Return a task in MRQA's files, downloaded into the directories train and dev.
-
-    Their names are those of the server, or those that MRQA's scripts give them.
-    """
-    files = {
-        split: tuple(f"{split}/{name}.jsonl.gz" for name in names) for split in ("train", "dev")
-    }
+    """Return a task in MRQA's directories train and dev; names of the server, then its scripts."""
+    files = {split: tuple(f"{split}/{name}.jsonl.gz" for name in names) for split in SPLITS[:2]}
     return row("spans", "mrqa", files=files)
 
 
