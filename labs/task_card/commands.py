@@ -80,11 +80,13 @@ def _pictures(nodes: Sequence[ReportNode]) -> list[tuple[str, str, str]]:
     for node in nodes:
         if node.stage == "task-card":
             lines = "".join(
-                f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>"
-                for row in rows(node.manifest.summary)
+                f"<tr><td>{html.escape(name)}</td>"
+                + "".join(f'<td class="n">{html.escape(text)}</td>' for text in values)
+                + "</tr>"
+                for name, *values in rows(node.manifest.summary)
             )
             told = "; ".join(node.manifest.summary["findings"]) or "Nothing odd was found."
-            found.append((f"Data of {node.task}", f"<table>{lines}</table>", told))
+            found.append((f"Data of {node.task}", f'<table class="scores">{lines}</table>', told))
     return found
 
 

@@ -82,3 +82,10 @@ STAGE = Stage(
     worker="cloze.model",
     headline=_headline,
 )
+
+
+def check_splits(train: Any, dev: Any) -> list[str]:
+    """Return the line before a fine-tuning; see `cloze.labs.task_card.card.before_training`."""
+    from cloze.labs.task_card.card import before_training  # imports torch
+
+    return before_training(train, dev)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloze.core.plugins import Table
 from cloze.model.tasks.task import Split
 
 MANY = 0.1  # share of dev's examples in train above which a score says little about other text
@@ -27,10 +26,6 @@ def split_notes(name: str, split: Split) -> list[str]:
 
 def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.items())
-
-
-# Functions from the splits train and dev to sentences, which are told before a training.
-CHECKS: Table[Any] = Table("split_checks", "check of splits", {"repeats": f"{__name__}:repeats"})
 
 
 def repeats(train: Split, dev: Split) -> list[str]:

@@ -191,6 +191,9 @@ _TASKS = {
     **{kind: row(kind) for kind in ("multilabel", "relation", "regression", "choice", "tagging")},
 }  # fmt: skip
 TASKS: Table[TaskSpec] = Table("tasks", "task", _TASKS, ("task", "test_on", "tasks"))
+# Functions from the splits train and dev to sentences that are told before a training.
+_CHECKS = {"repeats": "cloze.model.tasks.notes:repeats"}
+CHECKS: Table[Any] = Table("split_checks", "check of splits", _CHECKS)
 TaskName = Annotated[str, known(TASKS, "no such task")]
 
 

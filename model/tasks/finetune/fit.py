@@ -82,7 +82,7 @@ class FinetuneSetup:
     train: Split
     dev: Split
     teacher: TaskTeacher | None = None
-    notes: Sequence[str] = ()  # of the splits, see `notes.CHECKS`
+    notes: Sequence[str] = ()  # of the splits, see `CHECKS`
 
     @property
     def steps_per_epoch(self) -> int:

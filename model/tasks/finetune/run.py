@@ -15,9 +15,9 @@ from cloze.model.tasks.files import METRICS_FILE, NOTES, write_json
 from cloze.model.tasks.finetune.config import SPLITS, FinetuneConfig
 from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit
 from cloze.model.tasks.finetune.start import starting_point
-from cloze.model.tasks.notes import CHECKS, split_notes
+from cloze.model.tasks.notes import split_notes
 from cloze.model.tasks.options import Frozen
-from cloze.model.tasks.table import KINDS, TASKS, kind_inputs, load_task
+from cloze.model.tasks.table import CHECKS, KINDS, TASKS, kind_inputs, load_task
 from cloze.model.tasks.task import Metrics, Task, check_labelled, encoded, task_source
 from cloze.model.tasks.teacher import load_task_teacher
 from cloze.model.train.distributed import StopRequest, World, init_distributed

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cloze.flows.report.report_nodes import read_node
@@ -180,18 +181,17 @@ def test_bad_input_is_one_sentence(
 
 
 def test_before_a_training_the_line_is_told(tmp_path: Path) -> None:
-    from cloze.labs.task_card.card import before_training
-    from cloze.model.tasks.notes import CHECKS
+    from cloze.model.tasks.table import CHECKS
 
     write(tmp_path, schemas(lambda label: str(1 - int(label))), (0, 0))
 
     class Samples:
-        lengths, truncated = __import__("numpy").array([8]), 0
+        lengths, truncated = np.array([8]), 0
 
     train, dev = (
         Split(examples=load_task("wnli").read(str(tmp_path), name, None), samples=Samples())  # type: ignore[arg-type]
         for name in ("train", "dev")
     )
-    (line,) = before_training(train, dev)
+    (line,) = CHECKS["task-card"](train, dev)
     assert line.startswith("task-card: text of 80 of 80 dev examples also in train")
     assert {*CHECKS} == {"repeats", "task-card"}
