@@ -21,6 +21,7 @@ PLUGINS = (
     "cloze.labs.selection.plugin:PLUGIN",
     "cloze.labs.seq2seq.plugin:PLUGIN",
     "cloze.labs.serving.plugin:PLUGIN",
+    "cloze.labs.task_card.plugin:PLUGIN",
     "cloze.labs.trackers.plugin:PLUGIN",
     "cloze.labs.xlnet.plugin:PLUGIN",
 )

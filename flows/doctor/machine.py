@@ -208,6 +208,7 @@ TABLES = {
     "task_kinds": "cloze.model.tasks.table:KINDS",
     "task_formats": "cloze.model.tasks.options:FORMATS",
     "tasks": "cloze.model.tasks.table:TASKS",
+    "split_checks": "cloze.model.tasks.table:CHECKS",
     "verbs": "cloze.model.use.verb:PREDICTORS",
     "launchers": "cloze.flows.launch.protocol:LAUNCHERS",
     "trackers": "cloze.flows.tracking.trackers:TRACKERS",

@@ -30,8 +30,9 @@ class Remote:
     """File to download.
 
     Attributes:
-        name: file name in the target directory.
+        name: file in the target directory; it may have folders.
         sha1, sha256, size: as published; None: not known.
+        pinned: sha256 of the first download, if none is published.
         check: raises `DataError` if the finished download is incomplete.
     """
 
@@ -39,6 +40,7 @@ class Remote:
     name: str
     sha1: str | None = None
     sha256: str | None = None
+    pinned: str | None = None
     size: int | None = None
     check: Callable[[Path], None] | None = None
 
@@ -71,7 +73,7 @@ def download(remote: Remote, directory: Path, progress: Progress) -> Path:
     target = directory / remote.name
     if target.exists():
         return target
-    directory.mkdir(parents=True, exist_ok=True)
+    target.parent.mkdir(parents=True, exist_ok=True)
     part_file = directory / f"{remote.name}.part"
     validator_file = directory / f"{remote.name}.part.etag"
     validator = validator_file.read_text() if validator_file.exists() else ""
@@ -99,8 +101,8 @@ def download(remote: Remote, directory: Path, progress: Progress) -> Path:
     except urllib.error.HTTPError as error:
         if error.code != 416:  # 416: the part is already the complete file
             raise ClozeError(
-                f"{remote.url} responded with {error.code} {error.reason}; try again later, or"
-                " name another server with --mirror"
+                f"{remote.url} responded with {error.code} {error.reason}; check the name, try"
+                " again later, or name another server with --mirror"
             ) from error
         size, total = offset, offset
     except (OSError, http.client.HTTPException) as error:
@@ -140,5 +142,10 @@ def _check(remote: Remote, path: Path) -> None:
                 f"{remote.url} has {kind} {found}, its publisher says {published}; download it"
                 " again"
             )
+    if remote.pinned not in (None, found := file_hash(path, "sha256")):
+        raise DataError(
+            f"{remote.url} has sha256 {found}, its first download had {remote.pinned}; to take the"
+            f" new one, remove fetched.json beside it"
+        )
     if remote.check is not None:
         remote.check(path)

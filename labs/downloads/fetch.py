@@ -1,30 +1,31 @@
 """Command `fetch`: public text and task data, downloaded, checked and unpacked.
 
-Checksums are those that the publisher, or the catalogue named in the row, gives. A file without one
-is checked by its format. `fetched.json` records the sha256 of every file and the licence.
+Checksums are those that the publisher or a catalogue gives. A file without one is checked by its
+format, and against its first download: `fetched.json` records the sha256 of every file.
 """
 
 from __future__ import annotations
 
 import functools
-import gzip
 import json
 import posixpath
 import re
-import shutil
-import zipfile
+import tomllib
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from importlib import resources
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import click
 
+from cloze.core import storage
 from cloze.core.errors import DataError, UsageError, did_you_mean
 from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import complete_from, emit, json_option
-from cloze.labs.downloads.download import CHUNK_BYTES, Remote, download, file_hash, read_text
+from cloze.labs.downloads.archives import ARCHIVES, check_format, unpack
+from cloze.labs.downloads.download import Remote, download, file_hash, read_text
 
 if TYPE_CHECKING:
     from cloze.flows.views.live import StageDisplay
@@ -39,15 +40,18 @@ class Collection:
     Attributes:
         licence: of the texts; SPDX name where there is one.
         remotes: (mirror, number of shards) -> files.
-        suffix: of the members of zip archives to unpack. Archives are removed after that.
-        flat: without the directories of the archive.
+        members, to: members of archives to unpack; see `collections.toml`. Archives are removed
+            after that.
+        tasks: tasks that read it, from this folder of its directory.
         finish: called with the directory after all downloads.
     """
 
     licence: str
     remotes: Callable[[str | None, int], Iterable[Remote]]
-    suffix: str = ""
-    flat: bool = False
+    members: str = ".*"
+    to: str = r"\g<0>"
+    tasks: tuple[str, ...] = ()
+    folder: str = ""
     finish: Callable[[Path], None] = lambda directory: None
 
 
@@ -103,66 +107,23 @@ def _is_book(path: Path) -> None:
         )
 
 
-# Task data. Sizes and sha256 from the catalogues of tensorflow-datasets (url_checksums/) and of
-# Hugging Face datasets (dataset_infos.json), which agree where both have a file.
-
-BABYLM = (  # a revision, whose files do not change
-    "https://huggingface.co/datasets/BabyLM-community/BabyLM-2026-Strict-Small/resolve/"
-    "c92ab16b4f08858304b0815706065b3354d8fc0a"
-)
-# A collection and an address, then the files there, with size and sha256 where they are published.
-_FILES = f"""\
-glue https://dl.fbaipublicfiles.com/glue/data
-CoLA.zip 376971 f212fcd832b8f7b435fb991f101abf89f96b933ab400603bf198960dfc32cbff
-SST-2.zip 7439277 d67e16fb55739c1b32cdce9877596db1c127dc322d93c082281f64057c16deaa
-QQP-clean.zip 41696084 40e7c862c04eb26ee04b67fd900e76c45c6ba8e6d8fab4f8f1f8072a1a3fbae0
-STS-B.zip 802872 e60a6393de5a8b5b9bac5020a1554b54e3691f9d600b775bd131e613ac179c85
-MNLI.zip 312783507 e7c1d896d26ed6caf700110645df426cc2d8ebf02a5ab743d5a5c68ac1c83633
-QNLIv2.zip 10627589 e634e78627a29adaecd4f955359b22bf5e70f2cbd93b493f2d624138a0c0e5f5
-RTE.zip 697150 6bf86de103ecd335f3441bd43574d23fef87ecc695977a63b82d5efb206556ee
-WNLI.zip 28999 ae0e8e4d16f4d46d4a0a566ec7ecceccfd3fbfaa4a7a4b4e02848c0f2561ac46
-mrpc_dev_ids.tsv 6222 971d7767d81b997fd9060ade0ec23c4fc31cbb226a55d1bd4a1bac474eb81dc7
-glue https://dl.fbaipublicfiles.com/senteval/senteval_data
-msr_paraphrase_train.txt 1047044 60a9b09084528f0673eedee2b69cb941920f0b8cd0eeccefc464a98768457f89
-msr_paraphrase_test.txt 441275 a04e271090879aaba6423d65b94950c089298587d9c084bf9cd7439bd785f784
-squad https://rajpurkar.github.io/SQuAD-explorer/dataset
-train-v1.1.json 30288272 3527663986b8295af4f7fcdff1ba1ff3f72d07d61a20f487cb238a6ef92fd955
-dev-v1.1.json 4854279 95aa6a52d5d6a735563366753ca50492a658031da74f301ac5238b03966972c9
-train-v2.0.json 42123633 68dcfbb971bd3e96d5b46c7177b16c1a4e7d4bdef19fb204502738552dede002
-dev-v2.0.json 4370528 80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8
-snli https://nlp.stanford.edu/projects/snli
-snli_1.0.zip 94550081 afb3d70a5af5d8de0d9d81e2637e0fb8c22d1235c2749d83125ca43dab0dbd3e
-xnli https://cims.nyu.edu/~sbowman/xnli
-XNLI-1.0.zip 17865352 4ba1d5e1afdb7161f0f23c66dc787802ccfa8a25a3ddd3b165a35e50df346ab1
-xnli https://dl.fbaipublicfiles.com/XNLI
-XNLI-MT-1.0.zip 466098360 f732517ba2fb1d550e9f3c2aabaef6017c91ee2dcec90e878f138764d224db05
-blimp https://raw.githubusercontent.com/alexwarstadt/blimp/master
-BLiMP.zip
-babylm {BABYLM}
-bnc_spoken.train.txt
-childes.train.txt
-gutenberg.train.txt
-open_subtitles.train.txt
-simple_wiki.train.txt
-switchboard.train.txt
-"""
+# Task data, from the table `collections.toml`.
 
 
-def _published(text: str) -> dict[str, dict[str, tuple[int | None, str | None]]]:
-    """Return collection -> URL -> size and sha256."""
-    collections: dict[str, dict[str, tuple[int | None, str | None]]] = {}
-    files: dict[str, tuple[int | None, str | None]] = {}
-    address = ""
-    for words in map(str.split, text.splitlines()):
-        if "://" in words[-1]:
-            files, address = collections.setdefault(words[0], {}), words[-1]
-        else:
-            file, *known = words
-            files[f"{address}/{file}"] = (int(known[0]), known[1]) if known else (None, None)
-    return collections
+def _published() -> dict[str, dict[str, Any]]:
+    """Return the rows of the table by name, with `files`: a `Remote` by URL."""
+    text = resources.files(__package__).joinpath("collections.toml").read_text(encoding="utf-8")
+    rows: dict[str, dict[str, Any]] = tomllib.loads(text)
+    for row in rows.values():
+        row["files"] = {}
+        for address, lines in row.pop("from").items():
+            for name, *known in map(str.split, lines.splitlines()):
+                size, digest = (int(known[0]), known[1]) if known else (None, None)
+                url = f"{address}/{name}"
+                row["files"][url] = Remote(url, name, sha256=digest, size=size, check=check_format)
+    return rows
 
 
-PUBLISHED = _published(_FILES)
 C4 = "https://huggingface.co/datasets/allenai/c4/resolve/main/en/c4-train.{:05d}-of-01024.json.gz"
 OPENWEBTEXT = (
     "https://huggingface.co/datasets/Skylion007/openwebtext/resolve/refs%2Fconvert%2Fparquet/"
@@ -170,61 +131,47 @@ OPENWEBTEXT = (
 )
 
 
-def published(collection: str, mirror: str | None, shards: int) -> list[Remote]:
-    del shards
-    return [
-        Remote(
-            at_mirror(url, mirror),
-            posixpath.basename(url),
-            size=size,
-            sha256=digest,
-            check=_is_whole,
-        )
-        for url, (size, digest) in PUBLISHED[collection].items()
-    ]
+def published(name: str, part: str, mirror: str | None) -> list[Remote]:
+    """Return the files of a row of the table, or those of one part: of this name up to a dot.
+
+    Raises:
+        UsageError: there is no such part.
+    """
+    row = PUBLISHED[name]
+    remotes = list(row["files"].values())
+    if "part" in row:
+        values = {"part": part or row["part"]}
+        remotes = [
+            replace(one, url=one.url.format_map(values), name=one.name.format_map(values))
+            for one in remotes
+        ]
+    elif part:
+        parts = {PurePath(one.name).name.partition(".")[0] for one in remotes}
+        if part not in parts:
+            raise UsageError(f"{name} has no part {part!r}; {did_you_mean(part, sorted(parts))}")
+        remotes = [one for one in remotes if PurePath(one.name).name.partition(".")[0] == part]
+    return [replace(one, url=at_mirror(one.url, mirror)) for one in remotes]
 
 
 def numbered(template: str, mirror: str | None, shards: int) -> list[Remote]:
     """Return the first shards of a text collection."""
     urls = [template.format(number) for number in range(shards)]
     return [
-        Remote(at_mirror(url, mirror), posixpath.basename(url), check=_is_whole) for url in urls
+        Remote(at_mirror(url, mirror), posixpath.basename(url), check=check_format) for url in urls
     ]
-
-
-def _is_whole(path: Path) -> None:
-    """Check a file by its format: a zip archive, gzip, Parquet; others have a checksum."""
-    name = path.name.removesuffix(".part")
-    try:
-        if name.endswith(".zip"):
-            with zipfile.ZipFile(path) as archive:
-                fault = archive.testzip()
-        elif name.endswith(".gz"):
-            with gzip.open(path) as stream:
-                fault = None
-                while stream.read(CHUNK_BYTES):
-                    pass
-        elif name.endswith(".parquet"):
-            content = path.read_bytes()
-            fault = None if content[:4] == content[-4:] == b"PAR1" else "its frame"
-        else:
-            return
-    except (zipfile.BadZipFile, OSError, EOFError) as error:
-        raise DataError(f"{name} is damaged ({error}); download it again") from error
-    if fault is not None:
-        raise DataError(f"{name} is damaged ({fault}); download it again")
 
 
 def paraphrases(directory: Path) -> None:
     """Write GLUE's MRPC: Microsoft's files, with the dev split that GLUE took out of training."""
-    ids = directory / "mrpc_dev_ids.tsv"
-    if not ids.exists():
+    names = ("mrpc_dev_ids.tsv", "msr_paraphrase_train.txt", "msr_paraphrase_test.txt")
+    ids, training, testing = (directory / name for name in names)
+    if not all(path.exists() for path in (ids, training, testing)):
         return
     dev_ids = {tuple(line.split("\t")) for line in ids.read_text().splitlines()}
-    header, *rows = _lines(directory / "msr_paraphrase_train.txt")
+    header, *rows = _lines(training)
     dev = [row for row in rows if tuple(row.split("\t")[1:3]) in dev_ids]
     train = [row for row in rows if tuple(row.split("\t")[1:3]) not in dev_ids]
-    test_header, *test = _lines(directory / "msr_paraphrase_test.txt")
+    test_header, *test = _lines(testing)
     numbered_test = [f"{i}\t{row.partition(chr(9))[2]}" for i, row in enumerate(test)]
     test_header = f"index\t{test_header.partition(chr(9))[2]}"
     target = directory / "MRPC"
@@ -242,11 +189,7 @@ def _lines(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8-sig").splitlines()
 
 
-def _task(name: str, licence: str, **settings: Any) -> Collection:
-    remotes = functools.partial(published, name)
-    return Collection(licence=licence, remotes=remotes, **settings)
-
-
+PUBLISHED = _published()
 COLLECTIONS: dict[str, Collection] = {
     "simplewiki": Collection(
         licence="CC-BY-SA-4.0", remotes=lambda mirror, shards: wiki_dump("simplewiki", mirror)
@@ -261,38 +204,51 @@ COLLECTIONS: dict[str, Collection] = {
     "openwebtext": Collection(
         licence="CC0-1.0 (the packaging)", remotes=functools.partial(numbered, OPENWEBTEXT)
     ),
-    "babylm": _task("babylm", "of each text, see the dataset's card"),
-    "glue": _task("glue", "of each task, see gluebenchmark.com", finish=paraphrases),
-    "squad": _task("squad", "CC-BY-SA-4.0"),
-    "snli": _task("snli", "CC-BY-SA-4.0", suffix=".jsonl"),
-    "xnli": _task("xnli", "CC-BY-NC-4.0", suffix=".tsv"),
-    "blimp": _task("blimp", "CC-BY-4.0", suffix=".jsonl", flat=True),
 }
+FINISH = {"glue": paraphrases}
 
 
-def unpack(archive: Path, directory: Path, suffix: str = "", *, flat: bool = False) -> None:
-    """Unpack the members of a zip archive that end in `suffix`, and remove it.
+def collection_of(text: str) -> Collection:
+    """Return the collection of an argument: `glue`, `glue/RTE`, `ud/UD_German-GSD`.
 
     Raises:
-        DataError: a member would lie outside of the directory.
+        UsageError: there is no such collection, or it has no parts.
     """
-    with zipfile.ZipFile(archive) as content:
-        for info in content.infolist():
-            name = info.filename
-            is_hidden = any(part.startswith((".", "__MACOSX")) for part in name.split("/"))
-            if info.is_dir() or is_hidden or not name.endswith(suffix):
-                continue
-            target = directory / (posixpath.basename(name) if flat else name)
-            if not target.resolve().is_relative_to(directory.resolve()):
-                raise DataError(f"{archive} has a member outside of it ({name}); do not use it")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with content.open(info) as source, target.open("wb") as output:
-                shutil.copyfileobj(source, output, CHUNK_BYTES)
-    archive.unlink()
+    name, _, part = text.partition("/")
+    if name in COLLECTIONS and not part:
+        return COLLECTIONS[name]
+    if name in COLLECTIONS:
+        raise UsageError(f"{name} has no parts such as {part!r}; use {name}")
+    if name not in PUBLISHED:
+        names = [*COLLECTIONS, *PUBLISHED]
+        raise UsageError(f"unknown collection {text!r}; {did_you_mean(name, names)}")
+    row = PUBLISHED[name]
+    if "part" in row and not re.fullmatch(r"[\w-]*", part):
+        raise UsageError(f"{text!r} names no part of {name}; use a name such as {row['part']}")
+    return Collection(
+        licence=row["licence"],
+        remotes=lambda mirror, shards: published(name, part, mirror),
+        members=row.get("members", ".*"),
+        to=row.get("to", r"\g<0>").format_map({"part": part or row.get("part")}),
+        tasks=tuple(row.get("tasks", "").split()),
+        folder=part or row["part"] if "part" in row else "",
+        finish=FINISH.get(name, lambda directory: None),
+    )
+
+
+def unreadable(tasks: Iterable[str], directory: Path) -> dict[str, str]:
+    """Return, by task, a clause about a split of its that is missing; empty: it reads all."""
+    from cloze.model.tasks.files import missing_split
+    from cloze.model.tasks.table import task_options
+
+    return {
+        task: missing_split(str(directory), task_options(task, {}), ("train", "dev"))
+        for task in tasks
+    }
 
 
 @click.command()
-@click.argument("collection", shell_complete=complete_from(lambda ctx: COLLECTIONS))
+@click.argument("collection", shell_complete=complete_from(lambda ctx: [*COLLECTIONS, *PUBLISHED]))
 @click.option(
     "-o",
     "--out",
@@ -315,42 +271,70 @@ def fetch(
 ) -> None:
     """Download a text collection, such as simplewiki, or task data, such as glue.
 
-    COLLECTION is simplewiki, enwiki, gutenberg, c4, openwebtext or babylm; glue, squad, snli,
-    xnli or blimp. An interrupted download continues. Archives are unpacked where `--data` looks.
+    COLLECTION is simplewiki, enwiki, gutenberg, c4, openwebtext or babylm; glue, superglue, squad,
+    mrqa, snli, xnli, swag, race, codah, arct, scicite, wnut17, blimp or lama; a part, such as
+    glue/RTE; or a treebank, such as ud/UD_German-GSD. An interrupted download continues. Archives
+    are unpacked where `--data` looks. A file without a published checksum is pinned.
     """
     from cloze.flows.views import terminal
     from cloze.flows.views.live import StageDisplay
 
-    if collection not in COLLECTIONS:
-        raise UsageError(
-            f"unknown collection {collection!r}; {did_you_mean(collection, COLLECTIONS)}"
-        )
-    row = COLLECTIONS[collection]
-    target = Path(directory or Path("data") / collection)
-    record_file = target / FETCHED
-    record: dict[str, Any] = {"collection": collection, "licence": row.licence, "files": {}}
-    if record_file.exists():
-        record["files"] = json.loads(record_file.read_text())["files"]
+    row = collection_of(collection)
+    name, _, part = collection.partition("/")
+    target = Path(directory or Path("data") / name)
+    record = _read_record(target / FETCHED, name, row.licence)
+    files: dict[str, dict[str, Any]] = record["files"]
+    place = target / row.folder
+    is_whole = not any(unreadable(row.tasks, place).values())
     for remote in row.remotes(mirror, shards):
-        if remote.name in record["files"] and remote.name.endswith(".zip"):  # unpacked, removed
+        before = files.get(remote.name, {})
+        if before and remote.name.endswith(ARCHIVES) and is_whole:  # unpacked, removed
             continue
+        pinned = None if remote.sha1 or remote.sha256 else before.get("sha256")
         with StageDisplay(remote.name, terminal.console()) as display:
             progress = functools.partial(_show_bytes, display)
-            path = download(remote, target, progress)
-        record["files"][remote.name] = {
-            "url": remote.url,
-            "bytes": path.stat().st_size,
-            "sha256": file_hash(path, "sha256"),
-        }
-        if path.suffix == ".zip":
-            unpack(path, target, row.suffix, flat=row.flat)
-        record_file.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            path = download(replace(remote, pinned=pinned), target, progress)
+        digest = file_hash(path, "sha256")
+        wanted = remote.sha256 or pinned
+        if wanted not in (None, digest):
+            raise DataError(f"{path} has changed: its sha256 is {digest}, not {wanted}; remove it")
+        if not (remote.sha1 or remote.sha256 or pinned):
+            click.echo(f"{remote.name}: no published checksum: got sha256 {digest}", err=True)
+        size = path.stat().st_size
+        files[remote.name] = {"url": remote.url, "bytes": size, "sha256": digest}
+        if remote.name.endswith(ARCHIVES):
+            unpack(path, target, row.members, row.to)
+        storage.write_bytes(str(target / FETCHED), (json.dumps(record, indent=1) + "\n").encode())
     row.finish(target)
-    files = [str(target / name) for name in record["files"] if (target / name).exists()]
+    missing = unreadable(row.tasks, place)
+    for task, clause in missing.items():
+        if clause and row.folder:
+            click.echo(f"{clause}, which task {task} reads", err=True)
+        elif clause and not part:
+            raise DataError(f"{clause}, which task {task} reads; use another server")
+    read = [task for task, clause in missing.items() if not clause]
+    present = [str(target / name) for name in files if (target / name).exists()]
     if as_json:
-        emit({**record, "directory": str(target), "files": files})
-    else:
-        click.echo(f"{len(record['files'])} file(s) in {target}; licence: {row.licence}")
+        emit({**record, "directory": str(target), "files": present, "tasks": read})
+        return
+    use = f"; for --task {', '.join(read)} --data {place}" if read else ""
+    click.echo(f"{len(files)} file(s) in {target}; licence: {row.licence}{use}")
+
+
+def _read_record(path: Path, name: str, licence: str) -> dict[str, Any]:
+    """Return the record of earlier downloads in a directory, or an empty one.
+
+    Raises:
+        DataError: the file is not one.
+    """
+    record: dict[str, Any] = {"collection": name, "licence": licence, "files": {}}
+    try:
+        record["files"] = dict(json.loads(path.read_text(encoding="utf-8"))["files"])
+    except FileNotFoundError:
+        pass
+    except (ValueError, TypeError, LookupError) as error:
+        raise DataError(f"{path} is no record of downloads ({error}); remove it") from error
+    return record
 
 
 def _show_bytes(display: StageDisplay, done: int, total: int | None) -> None:

@@ -35,7 +35,7 @@ from cloze.model.tasks.formats.columns import TaggedWords
 from cloze.model.tasks.kinds.tagging import Tagging, Tags
 from cloze.model.tasks.notes import repeats
 from cloze.model.tasks.table import load_task
-from cloze.model.tasks.task import check_labelled, task_source
+from cloze.model.tasks.task import Split, check_labelled, task_source
 from cloze.model.train.distributed import init_distributed
 from cloze.model.use.likelihood import read_texts
 from cloze.pipeline import tokenizer
@@ -233,7 +233,7 @@ def run(config: ProbeConfig, build: BuildContext) -> StageResult:
         "mix": mix,
         "examples": {name: len(own.labels) for name, own in spans.items()},
         "step": loaded.step,
-        NOTES: repeats(examples["train"], examples["dev"]),
+        NOTES: repeats(*(Split(examples=examples[name], samples=samples[name]) for name in SPLITS)),
     }
     write_json(build.file(METRICS_FILE), summary)
     tokens = sum(int(own.lengths.sum()) for own in samples.values())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from cloze.model.tasks.task import Examples, Split
+from cloze.model.tasks.task import Split
 
 MANY = 0.1  # share of dev's examples in train above which a score says little about other text
 # Inputs of an example, by attribute of `Examples`.
@@ -28,13 +28,12 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count:,} {reason.replace('_', ' ')}" for reason, count in counts.items())
 
 
-def repeats(train: Examples, dev: Examples) -> list[str]:
+def repeats(train: Split, dev: Split) -> list[str]:
     """Return a note if more than `MANY` of dev's inputs are also in train, with any answer."""
-    known, own = set(_inputs(train)), list(_inputs(dev))
-    count = sum(key in known for key in own)
-    if count <= MANY * len(own):
-        return []
-    return [f"{count:,} of {len(own):,} dev examples are also among the {len(train):,} of train"]
+    known, own = set(_inputs(train.examples)), list(_inputs(dev.examples))
+    count, total = sum(key in known for key in own), len(train.examples)
+    note = f"{count:,} of {len(own):,} dev examples are also among the {total:,} of train"
+    return [note] if count > MANY * len(own) else []
 
 
 def _inputs(examples: Any) -> Iterator[int]:

@@ -84,9 +84,9 @@ def _words(folder: str, metrics: str = "", **options: Any) -> TaskSpec:
     return row("tagging", folder, metrics, **{"files": files} | options)
 
 
-def _mrqa(name: str) -> TaskSpec:
-    """Return a task in MRQA's files, downloaded into the directories train and dev."""
-    files = {split: (f"{split}/{name}.jsonl.gz",) for split in ("train", "dev")}
+def _mrqa(*names: str) -> TaskSpec:
+    """Return a task in MRQA's directories train and dev; names of the server, then its scripts."""
+    files = {split: tuple(f"{split}/{name}.jsonl.gz" for name in names) for split in SPLITS[:2]}
     return row("spans", "mrqa", files=files)
 
 
@@ -172,11 +172,11 @@ _TASKS = {
         files={split: (f"en_ewt-ud-{split}.conllu", f"{split}.conllu") for split in SPLITS},
     ),
     # MRQA (Fisch et al. 2019), such as BERT's TriviaQA before SQuAD
-    "triviaqa": _mrqa("TriviaQA-web"),
+    "triviaqa": _mrqa("TriviaQA-web", "TriviaQA"),
     "newsqa": _mrqa("NewsQA"),
     "searchqa": _mrqa("SearchQA"),
     "hotpotqa": _mrqa("HotpotQA"),
-    "naturalqa": _mrqa("NaturalQuestions"),
+    "naturalqa": _mrqa("NaturalQuestionsShort", "NaturalQuestions"),
     "squad": _squad("v1.1"),
     "squad2": _squad("v2.0", unanswerable=True),
     # tasks built from a corpus, multi-task training, and user files
@@ -186,6 +186,9 @@ _TASKS = {
     **{kind: row(kind) for kind in ("multilabel", "regression", "choice", "tagging")},
 }  # fmt: skip
 TASKS: Table[TaskSpec] = Table("tasks", "task", _TASKS, ("task", "test_on", "tasks"))
+# Functions from the splits train and dev to sentences that are told before a training.
+_CHECKS = {"repeats": "cloze.model.tasks.notes:repeats"}
+CHECKS: Table[Any] = Table("split_checks", "check of splits", _CHECKS)
 TaskName = Annotated[str, known(TASKS, "no such task")]
 
 

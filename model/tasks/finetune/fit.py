@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -82,6 +82,7 @@ class FinetuneSetup:
     train: Split
     dev: Split
     teacher: TaskTeacher | None = None
+    notes: Sequence[str] = ()  # of the splits, see `CHECKS`
 
     @property
     def steps_per_epoch(self) -> int:

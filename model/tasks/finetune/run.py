@@ -16,8 +16,8 @@ from cloze.model.tasks.files import METRICS_FILE, NOTES, data_licence, write_jso
 from cloze.model.tasks.finetune.config import SPLITS, FinetuneConfig
 from cloze.model.tasks.finetune.fit import FinetuneResult, FinetuneSetup, fit
 from cloze.model.tasks.finetune.start import starting_point
-from cloze.model.tasks.notes import repeats, split_notes
-from cloze.model.tasks.table import KINDS, TASKS, kind_inputs, load_task
+from cloze.model.tasks.notes import split_notes
+from cloze.model.tasks.table import CHECKS, KINDS, TASKS, kind_inputs, load_task
 from cloze.model.tasks.task import Metrics, Task, check_labelled, encoded, task_source
 from cloze.model.tasks.teacher import load_task_teacher
 from cloze.model.train.distributed import StopRequest, World, init_distributed
@@ -144,9 +144,13 @@ def prepare(
     splits = {
         name: encoded(task, own, metadata, pieces, max_length) for name, own in examples.items()
     }
+    notes: list[str] = []
     if world.is_rank_zero:
         for name, split in splits.items():
             split.count(build, name)
+        notes = [note for check in CHECKS.loaded().values() for note in check(*splits.values())]
+        for note in notes:
+            build.report.progress(0, None, "steps", {"note": note})
     path, teacher = build.inputs.get("teacher"), None
     if path is not None:
         options = config.distill or DistillOptions()
@@ -160,6 +164,7 @@ def prepare(
         start=start,
         metadata=metadata,
         teacher=teacher,
+        notes=notes,
         **splits,
     )
 
@@ -197,7 +202,7 @@ def _result(setup: FinetuneSetup, main: FinetuneResult, metrics: Metrics) -> Sta
         },
         NOTES: [
             *(note for name, split in splits.items() for note in split_notes(name, split)),
-            *repeats(setup.train.examples, setup.dev.examples),
+            *setup.notes,
         ],
     }
     content = {

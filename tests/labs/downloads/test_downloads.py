@@ -4,6 +4,7 @@ versions.
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import http.server
 import io
@@ -20,6 +21,7 @@ import pytest
 from cloze.core.errors import ClozeError, DataError
 from cloze.labs.downloads import download as downloads
 from cloze.labs.downloads import fetch
+from cloze.labs.downloads.archives import unpack
 from cloze.model.tasks.files import missing_split
 from cloze.model.tasks.table import task_options
 from cloze.pipeline.corpus.readers import READERS
@@ -140,17 +142,19 @@ def test_command_line(server: Server, tmp_path: Path) -> None:
 
 
 class Files(http.server.BaseHTTPRequestHandler):
-    """GET of `server.files`, by path."""
+    """GET of `server.files`, by path; `server.cut` breaks off after so many bytes."""
 
     server: Any
 
     def do_GET(self) -> None:
         self.server.asked.append(self.path)
         body = self.server.files.get(self.path)
-        self.send_response(404 if body is None else 200)
-        self.send_header("Content-Length", str(len(body or b"")))
+        first = int(re.findall(r"\d+", self.headers.get("Range", "0"))[0])
+        self.send_response(404 if body is None else 206 if first else 200)
+        self.send_header("Content-Length", str(len(body or b"") - first))
+        self.send_header("ETag", '"1"')
         self.end_headers()
-        self.wfile.write(body or b"")
+        self.wfile.write((body or b"")[first:][: self.server.cut])
 
     def log_message(self, *_: Any) -> None:
         pass
@@ -159,7 +163,7 @@ class Files(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def files() -> Iterator[Any]:
     found: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Files)
-    found.files, found.asked = {}, []
+    found.files, found.asked, found.cut = {}, [], None
     threading.Thread(target=found.serve_forever, daemon=True).start()
     yield found
     found.shutdown()
@@ -176,11 +180,13 @@ def archive(**members: str) -> bytes:
 
 def publish(files: Any, monkeypatch: pytest.MonkeyPatch, name: str, **contents: bytes) -> None:
     """Serve the files of a row under its own addresses, with the checksums of these contents."""
-    row = {}
-    for url in fetch.PUBLISHED[name]:
-        content = contents[url.rpartition("/")[2]]
+    remotes = {}
+    for url, remote in fetch.PUBLISHED[name]["files"].items():
+        content = contents[remote.name]
         files.files[f"/{url.split('/', 3)[3]}"] = content
-        row[url] = (len(content), hashlib.sha256(content).hexdigest())
+        digest = hashlib.sha256(content).hexdigest()
+        remotes[url] = dataclasses.replace(remote, size=len(content), sha256=digest)
+    row = {**fetch.PUBLISHED[name], "files": remotes}
     monkeypatch.setattr(fetch, "PUBLISHED", {**fetch.PUBLISHED, name: row})
 
 
@@ -271,7 +277,7 @@ def test_inference_pairs_lie_where_the_tasks_look(
 def test_source_babylm_reads_what_is_fetched(
     files: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [url.rpartition("/")[2] for url in fetch.PUBLISHED["babylm"]]
+    names = [remote.name for remote in fetch.PUBLISHED["babylm"]["files"].values()]
     publish(files, monkeypatch, "babylm", **{name: f"Of {name}.\n".encode() for name in names})
     invoke("babylm", "--mirror", mirror(files), "--out", tmp_path)
     slices = READERS.find("babylm").slices(str(tmp_path))
@@ -292,7 +298,7 @@ def test_archives_that_are_not_as_published_are_refused(
     outside = tmp_path / "outside.zip"
     outside.write_bytes(archive(**{str(tmp_path / "evil.tsv"): "x"}))
     with pytest.raises(DataError, match="outside of it"):
-        fetch.unpack(outside, tmp_path / "inside")
+        unpack(outside, tmp_path / "inside")
     assert not (tmp_path / "evil.tsv").exists()
 
 

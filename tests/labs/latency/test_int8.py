@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cloze.model.use.embed import EmbeddingPipeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -15,7 +16,6 @@ from cloze.labs.latency.int8 import int8_products, pack, product
 from cloze.labs.serving.classify import TextClassificationPipeline
 from cloze.model.layers.cpu import PRODUCT, Linear
 from cloze.model.train.precision import PRECISIONS, autocast, resolve
-from cloze.model.use.embed import EmbeddingPipeline
 from cloze.model.use.fill_mask import FillMaskPipeline
 from cloze.model.use.scorer import SentenceScorer
 from tests.tiny_models import write_checkpoint, write_classifier

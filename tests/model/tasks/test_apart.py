@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -18,12 +18,18 @@ from cloze.model.tasks.kinds.multitask import MultiTask
 from cloze.model.tasks.notes import repeats
 from cloze.model.tasks.options import SubTask
 from cloze.model.tasks.table import KINDS, TASKS, load_task, task_options
+from cloze.model.tasks.task import Samples, Split
 from tests.model.tasks.stages import finetune, settings
 
 BY_KIND = {
     spec.kind: name for name, spec in reversed(list(TASKS.items())) if "folds" not in spec.options
 }
 SPLITS = ("train", "dev")
+
+
+def told(*examples: Any) -> list[str]:
+    train, dev = (Split(examples=own, samples=cast("Samples", None)) for own in examples)
+    return repeats(train, dev)
 
 
 def config_of(kind: str, data: Path, **options: Any) -> FinetuneConfig:
@@ -124,7 +130,7 @@ def test_dev_examples_that_train_has_are_counted(
     train, dev = (own.read(str(tmp_path), split, None) for split in SPLITS)
     count = len(dev)
     note = f"{count} of {count} dev examples are also among the {count} of train"
-    assert repeats(train, dev) == [note]
+    assert told(train, dev) == [note]
 
 
 def test_few_repeated_examples_are_not_told(tmp_path: Path) -> None:
@@ -133,12 +139,12 @@ def test_few_repeated_examples_are_not_told(tmp_path: Path) -> None:
         (tmp_path / f"{split}.tsv").write_text("\n".join(["text\tlabel", *own]), encoding="utf-8")
     task = load_task("classification")
     train, dev = (task.read(str(tmp_path), split, None) for split in SPLITS)
-    assert repeats(train, dev) == ["2 of 11 dev examples are also among the 11 of train"]
+    assert told(train, dev) == ["2 of 11 dev examples are also among the 11 of train"]
     more = [f"new {n}\t1" for n in range(9)]
     (tmp_path / "dev.tsv").write_text(
         "\n".join(["text\tlabel", *rows[9:], *more]), encoding="utf-8"
     )
-    assert repeats(train, task.read(str(tmp_path), "dev", None)) == []
+    assert told(train, task.read(str(tmp_path), "dev", None)) == []
 
 
 def test_the_last_line_says_it(tmp_path: Path, pretrained: str) -> None:
