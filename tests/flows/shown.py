@@ -74,7 +74,7 @@ def _pages(runs: Path) -> Iterator[tuple[str, str]]:
         ]  # fmt: skip
         yield "metrics of a run", "\n".join(families)
         servers = {
-            "prefect": "http://127.0.0.1:4200", "mlflow": "http://127.0.0.1:5000", "state": "up", "login": True,
+            "prefect": "http://127.0.0.1:4200", "mlflow": "http://127.0.0.1:5000", "state": "up", "login": "/tmp/no-such-login",
             "services": {"prefect": {"title": "Prefect", "state": "up", "restarts": 1, "last": "stopped",
                                      "address": "a", "since": NOW - 75}},
         }  # fmt: skip
