@@ -7,6 +7,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -97,6 +98,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             config.hook.pytest_deselected(items=[item for item in items if item not in mine])
             items[:] = [item for item in items if item in mine]
     slices.longest_first(items, durations)
+
+
+def _clocks() -> dict[str, Any]:
+    return {name: getattr(time, name) for name in ("time", "monotonic", "perf_counter", "sleep")}
+
+
+CLOCKS = _clocks()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Iterator[None]:
+    """A clock that a test leaves standing stops all that its worker runs after it."""
+    yield
+    left = [name for name, clock in _clocks().items() if clock is not CLOCKS[name]]
+    vars(time).update(CLOCKS)
+    assert not left, f"this test left another time.{', time.'.join(left)}"
 
 
 _seconds: Counter[str] = Counter()

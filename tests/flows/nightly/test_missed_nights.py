@@ -7,7 +7,7 @@ import functools
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,15 +45,14 @@ def schedule(text: str = DAILY) -> Schedule:
 
 
 @pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+def now(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Sets the clock of the nights; 2026-11-24 12:00 at first."""
 
     def set_clock(text: str) -> None:
         monkeypatch.setattr(time, "time", lambda: at(text))
 
-    with monkeypatch.context() as context:
-        context.setattr(time, "time", lambda: at("2026-11-24T12:00"))
-        yield set_clock
+    set_clock("2026-11-24T12:00")
+    return set_clock
 
 
 def write(place: Path, letter: str, moments: dict[int, str]) -> None:
