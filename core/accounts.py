@@ -62,7 +62,8 @@ def share(directory: str | os.PathLike[str]) -> None:
     if is_shared(directory):
         import ctypes
 
-        with suppress(AttributeError):  # macOS: there the umask is the process's
+        # where the system lacks it (macOS) or refuses it (containers), the umask is the process's
+        with suppress(AttributeError):
             ctypes.CDLL(None).unshare(CLONE_FS)
         os.umask(os.umask(0o077) & ~stat.S_IRWXG)
 

@@ -185,8 +185,8 @@ def newest(
     if damaged is None:
         return None
     empty = {"host": "", "pid": 0, "prefect": None, "nodes": {}, "config": {}, "parameters": {}}
-    known = {"run": directory.name, "owner": owner(directory)}
-    return {**known, **empty, **_unreadable(*damaged)}
+    facts = {"run": directory.name, "owner": owner(directory)}
+    return {**facts, **empty, **_unreadable(*damaged)}
 
 
 def all_records(runs: Path) -> dict[str, dict[str, Any]]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cloze.core import storage
 from cloze.core.artifacts.lock import locked
 from cloze.core.stages.execution import Execution
 from cloze.flows import cli
@@ -69,7 +70,7 @@ def test_what_could_not_be_removed_is_counted(
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr(Path, "write_text", refuse)
+    monkeypatch.setattr(storage, "write_bytes", refuse)
     assert cli.main(["clean", "--delete"]) == 0
     assert "0 artifacts removed" in (said := capsys.readouterr().out)
     assert "2 stay: " in said

@@ -204,7 +204,8 @@ def test_damage_is_shown_with_what_is_known(directory: Path) -> None:
     os.utime(path, (300.0, 300.0))
     error = f"{path} is damaged; start the run again, with its config, for a new record"
     assert status_file.newest(directory) == {
-        "run": "night", "host": "", "pid": 0, "prefect": None, "nodes": {}, "config": {},
+        "run": "night", "owner": accounts.user_name(),
+        "host": "", "pid": 0, "prefect": None, "nodes": {}, "config": {},
         "parameters": {}, "state": "unreadable", "error": error, "path": str(path),
         "started": 300.0, "ended": 300.0,
     }  # fmt: skip
