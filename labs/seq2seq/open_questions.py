@@ -13,7 +13,7 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -39,6 +39,7 @@ def records(path: str) -> Iterator[Record]:
     Raises:
         DataError: a question has no text or no list of answers; the message names file and line.
     """
+    found: Iterable[tuple[int, Mapping[str, Any]]]
     if path.endswith(".json"):
         found = enumerate(_articles(path), start=1)
     elif path.endswith(".csv"):
