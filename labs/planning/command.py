@@ -140,18 +140,14 @@ def show_beside(out: Console, plans: Sequence[Mapping[str, Any]]) -> None:
             f"{plans[0]['chosen']['hours'] / chosen['hours']:.2g}x",
         )
     out.print(table)
-    marks = {"* ": "layers are computed again in the backward pass."}
-    if not any(plan["chosen"]["activation_checkpointing"] for plan in plans):
-        marks = {}
-    careful = {f"careful: {plan['model']}: ": text for plan in plans for text in plan["warnings"]}
-    shared = {f"- {text}": "" for text in plans[0]["assumptions"] if _in_all(text, plans)}
-    for mark, sentence in {**marks, **careful, **shared}.items():
-        line = textwrap.fill(mark + sentence, min(out.width, WIDEST), subsequent_indent="  ")
-        out.print(line, markup=False)
-
-
-def _in_all(sentence: str, plans: Sequence[Mapping[str, Any]]) -> bool:
-    return all(sentence in plan["assumptions"] for plan in plans)
+    recomputed = any(plan["chosen"]["activation_checkpointing"] for plan in plans)
+    for line in (
+        *(("* layers are computed again in the backward pass.",) if recomputed else ()),
+        *(f"careful: {plan['model']}: {text}" for plan in plans for text in plan["warnings"]),
+        *(f"- {text}" for text in plans[0]["assumptions"]
+          if all(text in plan["assumptions"] for plan in plans)),
+    ):  # fmt: skip
+        out.print(textwrap.fill(line, min(out.width, WIDEST), subsequent_indent="  "), markup=False)
 
 
 def _hours(value: float) -> str:

@@ -1,8 +1,7 @@
 """Questions without a passage, each with several right answers: files, and scores by SQuAD's rules.
 
-    {"question": …, "answer": [ANSWER, …]}          JSON lines of NQ-open and DrQA's data sets
-    {"utterance": …, "targetValue": (list (description ANSWER) …)}     WebQuestions' own JSON
-    QUESTION <tab> ['ANSWER', …]                                       DPR's .qa.csv
+    {"question": …, "answer": [ANSWER, …]}     JSON lines of NQ-open and DrQA's data sets
+    QUESTION <tab> ['ANSWER', …]               DPR's .qa.csv
 
 The first answer is learned; every one counts as right. Those of CuratedTrec are patterns.
 """
@@ -13,7 +12,7 @@ import ast
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -22,12 +21,11 @@ import numpy as np
 from cloze.core.errors import DataError
 from cloze.labs.seq2seq.stages import OpenQuestionOptions
 from cloze.labs.seq2seq.text_to_text_task import TextTargets, TextToText, Written
-from cloze.model.tasks.formats.lines import json_lines, read_json, text_lines
+from cloze.model.tasks.formats.lines import json_lines, text_lines
 from cloze.model.tasks.formats.official import Record
 from cloze.model.tasks.metrics import Floats, mean_interval, normalize_answer, question_scores
 from cloze.model.tasks.task import Metrics
 
-DESCRIPTION = re.compile(r'\(description (?:"((?:[^"\\]|\\.)*)"|([^()"]+))\)')
 PATTERN_ONLY = "answer_is_a_pattern"  # reason for dropping a question of the train split
 SPECIAL = re.compile(r"[\\^$*+?{}\[\]|()]|(?<!\w)\.|\.(?=[*+?])")
 FLAGS = re.IGNORECASE | re.MULTILINE  # of DrQA's regex_match_score
@@ -39,23 +37,18 @@ def records(path: str) -> Iterator[Record]:
     Raises:
         DataError: a question has no text or no list of answers; the message names file and line.
     """
-    if path.endswith(".json"):
-        found = enumerate(_articles(path), start=1)
-    elif path.endswith(".csv"):
-        found = ((number, _dpr(line)) for number, line in text_lines(path) if line.strip())
-    else:
-        found = json_lines(path)
+    found: Iterable[tuple[int, Mapping[str, Any]]] = (
+        ((number, _dpr(line)) for number, line in text_lines(path) if line.strip())
+        if path.endswith(".csv")
+        else json_lines(path)
+    )
     for number, entry in found:
         where = f"{path}, line {number}"
-        question = entry.get("question", entry.get("utterance"))
-        answers = entry.get("answer", entry.get("answers", entry.get("targetValue")))
-        if isinstance(answers, str) and "utterance" in entry:
-            answers = [plain or quoted for quoted, plain in DESCRIPTION.findall(answers)]
-        answers = [answers] if isinstance(answers, str) else answers
+        question, answers = entry.get("question"), entry.get("answer")
         if not isinstance(question, str) or not _are_texts(answers):
             raise DataError(
-                f"{where} has no question with a list of answers; use a file of NQ-open, DrQA, "
-                f"WebQuestions or DPR"
+                f"{where} has no question with a list of answers; use a file of NQ-open, DrQA or "
+                f"DPR"
             )
         yield where, {"question": question, "answers": json.dumps(answers)}
 
@@ -64,20 +57,13 @@ def _are_texts(answers: Any) -> bool:
     return isinstance(answers, list) and all(isinstance(a, str) and a.strip() for a in answers)
 
 
-def _articles(path: str) -> list[Mapping[str, Any]]:
-    content: Any = read_json(path)
-    if not isinstance(content, list) or not all(isinstance(entry, dict) for entry in content):
-        raise DataError(f"{path} is no list of questions; use WebQuestions' own file")
-    return content
-
-
 def _dpr(line: str) -> Mapping[str, Any]:
     question, _, answers = line.rstrip("\r\n").partition("\t")
     try:
         texts: Any = ast.literal_eval(answers.strip('"').replace('""', '"'))
     except (ValueError, SyntaxError):
         texts = None
-    return {"question": question, "answers": texts}
+    return {"question": question, "answer": texts}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

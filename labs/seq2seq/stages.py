@@ -195,21 +195,11 @@ NQ_OPEN = _questions(
 )
 WEBQ = _questions(
     "webquestions",
-    {
-        split: (
-            f"WebQuestions-{split}.txt",
-            f"webquestions.examples.{split}.json",
-            f"webquestions-{split}.qa.csv",
-        )
-        for split in ("train", "test")
-    },
+    {s: (f"WebQuestions-{s}.txt", f"webquestions-{s}.qa.csv") for s in ("train", "test")},
 )
 TREC = _questions(
     "curatedtrec",
-    {
-        split: (f"CuratedTrec-{split}.txt", f"curatedtrec-{split}.qa.csv")
-        for split in ("train", "test")
-    },
+    {s: (f"CuratedTrec-{s}.txt", f"curatedtrec-{s}.qa.csv") for s in ("train", "test")},
     patterns=True,
 )
 

@@ -16,7 +16,8 @@ from safetensors.torch import load_file, save_file
 from cloze.core.stages.execute import execute
 from cloze.labs.seq2seq.text_to_text import TextToTextPipeline
 from cloze.model import checkpoint
-from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
+from cloze.model.hub.config import ExportConfig, ImportConfig
+from cloze.model.hub.stages import EXPORT, IMPORT
 from cloze.pipeline import tokenizer
 from cloze.pipeline.tokenizer.sentencepiece_model import parse
 from tests.pipeline.tokenizer.texts import AWKWARD
