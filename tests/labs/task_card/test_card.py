@@ -161,6 +161,7 @@ def test_the_command_and_the_report(tmp_path: Path) -> None:
     assert "in train too, text same" in cloze("task-card", "wnli", "--data", tmp_path).stdout
     node = read_node("task-card", str(tmp_path / "card"), {})
     assert commands.SECTION.pictures is not None
+    assert commands.rows(node.manifest.summary)[0] == ("", "train", "dev")
     ((title, page, note),) = commands.SECTION.pictures([node])
     assert (title, "a trap" in note, "<td>class 0</td>" in page) == ("Data of wnli", True, True)
 
