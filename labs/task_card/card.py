@@ -22,6 +22,11 @@ from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.labs.task_card.stages import TaskCardConfig
 from cloze.model import checkpoint
 from cloze.model.tasks.files import write_json
+from cloze.model.tasks.formats.choices import Choices
+from cloze.model.tasks.formats.columns import TaggedWords
+from cloze.model.tasks.formats.squad import SquadExamples
+from cloze.model.tasks.formats.texts import LabelledTexts, ScoredTexts
+from cloze.model.tasks.kinds.multilabel import LabelSets
 from cloze.model.tasks.table import load_task
 from cloze.model.tasks.task import Split, check_labelled
 from cloze.pipeline import tokenizer
@@ -32,6 +37,10 @@ SHIFT, LONGER = 0.15, 1.5  # between train and dev: points of a class's share, r
 MOST_CLASSES, TOLD, READ = 50, 3, 20_000  # classes; findings before a training; examples of a rule
 UNCUT = 1 << 30  # maximum tokens that no text has
 WORD = re.compile(r"\w+")
+KNOWN: tuple[type[Any], ...] = (
+    *(LabelledTexts, LabelSets, ScoredTexts),
+    *(Choices, TaggedWords, SquadExamples),
+)
 INPUTS = {
     "texts": "text", "text_pairs": "pair", "contexts": "context", "endings": "endings",
     "words": "words", "questions": "question",
@@ -74,7 +83,9 @@ class View:
 
 
 def view(examples: Any) -> View:
-    """Return the view of examples of any kind."""
+    """Return the view of examples; one without columns for kinds that are not `KNOWN`."""
+    if not isinstance(examples, KNOWN):
+        return View(columns={}, answers=None, classes={}, candidates=())
     columns = {
         name: [text if isinstance(text, str) else " ".join(text) for text in values]
         for attribute, name in INPUTS.items()
@@ -160,10 +171,10 @@ def shared(train: View, other: View) -> dict[str, dict[str, Any]]:
 
 def _measures(own: View) -> dict[str, Any]:
     """Return numbers of each example, fp64 [n, 1]: words of each text, the share that two share."""
-    sets, found = [], {}
+    sets, found = [], dict[str, list[float]]()
     for name, texts in own.columns.items():
         words = [WORD.findall(text.lower()) for text in texts]
-        found[f"length of {name}"] = [len(one) for one in words]
+        found[f"length of {name}"] = [float(len(one)) for one in words]
         sets.append(list(map(set, words)))
     if len(sets) == 2:
         pairs = zip(*sets, strict=True)
@@ -219,8 +230,8 @@ def findings(splits: Mapping[str, Any], *, is_class: bool) -> Iterator[str]:
     if min(total, train["examples"]) < FEWEST:
         return
     for name, entry in dev["shared"].items():
-        same, count = entry["same"], entry["examples"]
-        if count < max(FEWEST, MANY * total):
+        same, count = entry.get("same"), entry["examples"]
+        if same is None or count < max(FEWEST, MANY * total):
             continue
         what = "" if name == "all" else f"{name} of "
         told = f"{what}{count:,} of {total:,} dev examples also in train"

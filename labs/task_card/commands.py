@@ -16,6 +16,13 @@ if TYPE_CHECKING:
     from cloze.core.stages.execute import BuildResult
 
 
+SPLITS = ("train", "dev", "test")
+ORDER = (
+    *("examples", "dropped", "labels", "class", "length", "truncated", "repeats"),
+    *("repeats with several answers", "constant", "shared", "rules", "odd"),
+)
+
+
 def rows(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the figures as rows of a table: what is measured, then its value by split."""
     titles = {
@@ -25,7 +32,12 @@ def rows(summary: Mapping[str, Any]) -> list[tuple[str, ...]]:
         "rules": "right by",
         "odd": "with",
     }
-    flat = {split: dict(_flat(own, titles)) for split, own in summary["splits"].items()}
+    # a manifest's keys are sorted alphabetically
+    splits = {name: summary["splits"][name] for name in SPLITS if name in summary["splits"]}
+    ordered = {
+        split: {key: own[key] for key in ORDER if key in own} for split, own in splits.items()
+    }
+    flat = {split: dict(_flat(own, titles)) for split, own in ordered.items()}
     names = dict.fromkeys(name for own in flat.values() for name in own)
     return [("", *flat), *((name, *(own.get(name, "") for own in flat.values())) for name in names)]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from typing import Any
 
 from pydantic import Field, ValidationInfo, model_validator
@@ -86,6 +87,5 @@ STAGE = Stage(
 
 def check_splits(train: Any, dev: Any) -> list[str]:
     """Return the line before a fine-tuning; see `cloze.labs.task_card.card.before_training`."""
-    from cloze.labs.task_card.card import before_training  # imports torch
-
-    return before_training(train, dev)
+    lines: list[str] = resolve_name("cloze.labs.task_card.card:before_training")(train, dev)
+    return lines

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 from cloze.flows.report.report_nodes import read_node
 from cloze.labs.task_card import commands
 from cloze.labs.task_card.card import compare, figures, view
-from cloze.model.tasks.table import load_task
+from cloze.model.tasks.table import CHECKS, load_task
 from cloze.model.tasks.task import Split
 from tests.flows.test_cli import cloze
 from tests.labs.downloads.test_downloads import files, invoke, mirror, publish
@@ -160,6 +161,7 @@ def test_the_command_and_the_report(tmp_path: Path) -> None:
     assert "in train too, text same" in cloze("task-card", "wnli", "--data", tmp_path).stdout
     node = read_node("task-card", str(tmp_path / "card"), {})
     assert commands.SECTION.pictures is not None
+    assert commands.rows(node.manifest.summary)[0] == ("", "train", "dev")
     ((title, page, note),) = commands.SECTION.pictures([node])
     assert (title, "a trap" in note, "<td>class 0</td>" in page) == ("Data of wnli", True, True)
 
@@ -180,9 +182,21 @@ def test_bad_input_is_one_sentence(
     assert (done.returncode, told in done.stderr.splitlines()[-1]) == (code, True), done.stderr
 
 
-def test_before_a_training_the_line_is_told(tmp_path: Path) -> None:
-    from cloze.model.tasks.table import CHECKS
+@pytest.mark.parametrize("own", [{"parts": {}}, {"queries": ["a"], "pairs": [(0, 0)]}])
+def test_examples_of_other_kinds_have_no_line(own: dict[str, Any]) -> None:
+    samples = SimpleNamespace(lengths=np.array([4] * 30), truncated=0)
 
+    class Examples(SimpleNamespace):
+        def __len__(self) -> int:
+            return 30
+
+    split: Any = SimpleNamespace(
+        examples=Examples(labelled=True, labels=[1], **own), samples=samples
+    )
+    assert CHECKS["task-card"](split, split) == []
+
+
+def test_before_a_training_the_line_is_told(tmp_path: Path) -> None:
     write(tmp_path, schemas(lambda label: str(1 - int(label))), (0, 0))
 
     class Samples:
