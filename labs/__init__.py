@@ -3,12 +3,12 @@
 # In the order of `cloze --help`; each is read as a plug-in of another package is.
 PLUGINS = (
     "cloze.labs.before_bert.plugin:PLUGIN",
+    "cloze.labs.costs.plugin:PLUGIN",
     "cloze.labs.domain.plugin:PLUGIN",
     "cloze.labs.downloads.plugin:PLUGIN",
     "cloze.labs.exports.plugin:PLUGIN",
     "cloze.labs.inside.plugin:PLUGIN",
     "cloze.labs.kubernetes.plugin:PLUGIN",
-    "cloze.labs.latency.plugin:PLUGIN",
     "cloze.labs.levers.plugin:PLUGIN",
     "cloze.labs.papers.plugin:PLUGIN",
     "cloze.labs.planning.plugin:PLUGIN",

@@ -2,10 +2,10 @@
 
 from cloze.core.plugins import Plugin, Row
 
-_LAB = "cloze.labs.latency"
+_LAB = "cloze.labs.costs"
 
 PLUGIN = Plugin(
-    name="latency",
+    name="costs",
     summary="Latency, energy and size of a model, as limits of the nightly gate, too; int8.",
     rows={
         "commands": {

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloze.core.humanize import format_bytes, format_count
-from cloze.flows.commands.base.options import SINGLE_DEVICE_FIELDS
+from cloze.flows.commands.base.options import SINGLE_DEVICE_FIELDS, OptionOverride
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
 from cloze.flows.report.report_nodes import ReportNode, SummaryTable
 from cloze.flows.report.section import ReportSection
-from cloze.labs.latency.stage import CELL, NOTES
+from cloze.labs.costs.stage import CELL, NOTES
 
 if TYPE_CHECKING:
     from cloze.core.stages.execute import BuildResult
@@ -38,6 +38,10 @@ FIGURES = {  # heading of a column by key of a combination
     stage="latency",
     positional=("checkpoint",),
     inputs={"champion": ("--against", "Checkpoint to measure in alternation, for a ratio.")},
+    spelled={
+        name: OptionOverride(f"--{name.replace('_', '-')}")
+        for name in ("lengths", "batch_sizes", "thread_counts")
+    },
     transient=True,
 )
 def latency(arguments: StageArguments) -> None:
