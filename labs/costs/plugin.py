@@ -11,7 +11,7 @@ PLUGIN = Plugin(
         "commands": {
             "latency": Row(
                 f"{_LAB}.command:latency",
-                help="Measure the latency of a checkpoint, alone or against another one.",
+                help="Measure a checkpoint's latency, or two in turn.",
             )
         },
         "stages": {"latency": Row(f"{_LAB}.stage:LATENCY", before="report")},
