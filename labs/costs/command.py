@@ -45,7 +45,7 @@ FIGURES = {  # heading of a column by key of a combination
     transient=True,
 )
 def latency(arguments: StageArguments) -> None:
-    """Measure the latency of a checkpoint, alone or against another one.
+    """Measure a checkpoint's latency, or two in turn.
 
     Prints median and p99 of the encoder's forward pass by length, batch size and threads, the
     energy where the machine counts it, and the size of the weights.
