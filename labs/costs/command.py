@@ -57,10 +57,8 @@ def _show(result: BuildResult) -> dict[str, Any]:
     from cloze.flows.views import terminal
 
     columns, rows = _table(result.manifest.summary)
-    table = terminal.table_of(columns, right=columns)
-    for row in rows:
-        table.add_row(*row)
-    terminal.output().print(table)
+    console, content = terminal.output(), {"title": "", "columns": columns, "rows": rows}
+    console.print(*terminal.summary_tables(content, console.width))
     return {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +159,8 @@ def test_the_command_prints_a_table_and_one_object(models: dict[str, str]) -> No
     place = [models["large"], "--against", models["small"], "--device", "cpu"]
     shown = CliRunner().invoke(cloze, ["latency", *place, *options])
     assert shown.exit_code == 0, shown.output
-    assert "times the other's" in shown.stdout
+    assert "other's" in shown.stdout
+    assert re.search(r"\d \([\d.e+]+ to [\d.e+]+\)", shown.stdout), "no interval is broken in two"
     answer = CliRunner().invoke(cloze, ["latency", *place, *options, "--json"])
     content = json.loads(answer.stdout.splitlines()[-1])
     assert content["cells"][0]["length"] == 8
