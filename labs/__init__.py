@@ -3,6 +3,7 @@
 # In the order of `cloze --help`; each is read as a plug-in of another package is.
 PLUGINS = (
     "cloze.labs.before_bert.plugin:PLUGIN",
+    "cloze.labs.costs.plugin:PLUGIN",
     "cloze.labs.domain.plugin:PLUGIN",
     "cloze.labs.downloads.plugin:PLUGIN",
     "cloze.labs.enterprise_html.plugin:PLUGIN",
@@ -10,7 +11,6 @@ PLUGINS = (
     "cloze.labs.inside.plugin:PLUGIN",
     "cloze.labs.kubernetes.plugin:PLUGIN",
     "cloze.labs.languages.plugin:PLUGIN",
-    "cloze.labs.latency.plugin:PLUGIN",
     "cloze.labs.levers.plugin:PLUGIN",
     "cloze.labs.longformer.plugin:PLUGIN",
     "cloze.labs.papers.plugin:PLUGIN",

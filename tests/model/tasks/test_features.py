@@ -80,7 +80,9 @@ def test_the_sum_with_embeddings_is_that_of_elmo_and_has_no_least_depth():
     """Peters et al. 2018, equation 1: of all L + 1 layers, the first the words themselves."""
     assert layers_read("sum-with-embeddings", 12) == list(range(13))
     assert layers_read("sum-with-embeddings", 0) == [0]
-    reader = FeatureBiLSTM(Frozen(layers="sum-with-embeddings", lstm_size=6), 3, 16, 0.0)
+    reader = FeatureBiLSTM(
+        Frozen(layers="sum-with-embeddings", lstm_size=6, lstm_layers=1), 3, 16, 0.0
+    )
     assert reader.weights is not None
     assert reader.weights.shape == (3,)
 

@@ -60,7 +60,7 @@ LATENCY = Stage(
     name="latency",
     version=1,
     config=LatencyConfig,
-    run=deferred("cloze.labs.latency.measure:run"),
+    run=deferred("cloze.labs.costs.measure:run"),
     inputs={
         "checkpoint": InputSpec(
             kinds=("pretrain",), explicit_kinds=("finetune", "merge", "prune"), required=True

@@ -21,7 +21,7 @@ from cloze.flows.nightly.journal import Journal, promote
 from cloze.flows.nightly.nightly_run import nightly_run, preview
 from cloze.flows.nightly.suite import LIMITS
 from cloze.flows.run.session import RunSession
-from cloze.labs.latency.limits import quantile
+from cloze.labs.costs.limits import quantile
 from tests.flows.nightly.test_looking import training
 from tests.flows.nightly.test_night import runs as runs
 

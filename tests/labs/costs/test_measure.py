@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,10 @@ from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
 from cloze.flows.cli import cloze, main
 from cloze.flows.report.report_nodes import NodePlacement, ReportNode
-from cloze.labs.latency import measure
-from cloze.labs.latency.command import SECTION
-from cloze.labs.latency.measure import EnergyMeter
-from cloze.labs.latency.stage import LATENCY, LatencyConfig
+from cloze.labs.costs import measure
+from cloze.labs.costs.command import SECTION
+from cloze.labs.costs.measure import EnergyMeter
+from cloze.labs.costs.stage import LATENCY, LatencyConfig
 from tests.tiny_models import write_checkpoint, write_classifier
 
 FAST = {"lengths": (8, 16), "batch_sizes": (1, 3), "thread_counts": (1,), "passes": 12}
@@ -154,11 +155,12 @@ def test_what_keeps_energy_from_being_measured_is_said(
 
 
 def test_the_command_prints_a_table_and_one_object(models: dict[str, str]) -> None:
-    options = ["--length", "8", "--batch-size", "1", "--thread-count", "1", "--passes", "10"]
+    options = ["--lengths", "8", "--batch-sizes", "1", "--thread-counts", "1", "--passes", "10"]
     place = [models["large"], "--against", models["small"], "--device", "cpu"]
     shown = CliRunner().invoke(cloze, ["latency", *place, *options])
     assert shown.exit_code == 0, shown.output
-    assert "times the other's" in shown.stdout
+    assert "other's" in shown.stdout
+    assert re.search(r"\d \([\d.e+]+ to [\d.e+]+\)", shown.stdout), "no interval is broken in two"
     answer = CliRunner().invoke(cloze, ["latency", *place, *options, "--json"])
     content = json.loads(answer.stdout.splitlines()[-1])
     assert content["cells"][0]["length"] == 8
@@ -168,7 +170,7 @@ def test_the_command_prints_a_table_and_one_object(models: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--length", "0"], "length"),
+        (["--lengths", "0"], "length"),
         (["--passes", "3"], "passes"),
         (["--seconds", "0"], "seconds"),
         (["--precision", "int4"], "precision"),

@@ -17,7 +17,7 @@ from typing import Any
 from cloze.core import storage
 from cloze.core.artifacts.artifact import read_manifest
 from cloze.core.errors import UsageError
-from cloze.labs.latency.stage import METRICS_FILE, describe
+from cloze.labs.costs.stage import METRICS_FILE, describe
 
 OWN, THEIRS, TIMES = "own", "champion", "times_ms"
 

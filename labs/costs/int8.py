@@ -41,7 +41,7 @@ _packed: WeakIdKeyDictionary = WeakIdKeyDictionary()
 
 def pack(weight: Tensor) -> PackedWeight:
     """Return a weight [N, K] in int8; packed once, until it changes."""
-    known: PackedWeight | None = _packed.get(weight)
+    known: PackedWeight | None = _packed.get(weight)  # type: ignore[no-untyped-call]
     version = 0 if weight.is_inference() else weight._version
     if known is not None and known.version == version:
         return known
@@ -63,7 +63,7 @@ def product(values: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         "none", [], "",
     )  # fmt: skip
     found = found.mul_(scale) if bias is None else found.mul_(scale).add_(bias)
-    return found.unflatten(0, values.shape[:-1])
+    return found.view(*values.shape[:-1], len(weight))
 
 
 def int8_products(device_type: str) -> contextlib.AbstractContextManager[object]:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cloze.core.humanize import format_bytes, format_count
-from cloze.flows.commands.base.options import SINGLE_DEVICE_FIELDS
+from cloze.flows.commands.base.options import SINGLE_DEVICE_FIELDS, OptionOverride
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
 from cloze.flows.report.report_nodes import ReportNode, SummaryTable
 from cloze.flows.report.section import ReportSection
-from cloze.labs.latency.stage import CELL, NOTES
+from cloze.labs.costs.stage import CELL, NOTES
 
 if TYPE_CHECKING:
     from cloze.core.stages.execute import BuildResult
@@ -38,10 +38,14 @@ FIGURES = {  # heading of a column by key of a combination
     stage="latency",
     positional=("checkpoint",),
     inputs={"champion": ("--against", "Checkpoint to measure in alternation, for a ratio.")},
+    spelled={
+        name: OptionOverride(f"--{name.replace('_', '-')}")
+        for name in ("lengths", "batch_sizes", "thread_counts")
+    },
     transient=True,
 )
 def latency(arguments: StageArguments) -> None:
-    """Measure the latency of a checkpoint, alone or against another one.
+    """Measure a checkpoint's latency, or two in turn.
 
     Prints median and p99 of the encoder's forward pass by length, batch size and threads, the
     energy where the machine counts it, and the size of the weights.
@@ -53,10 +57,8 @@ def _show(result: BuildResult) -> dict[str, Any]:
     from cloze.flows.views import terminal
 
     columns, rows = _table(result.manifest.summary)
-    table = terminal.table_of(columns, right=columns)
-    for row in rows:
-        table.add_row(*row)
-    terminal.output().print(table)
+    console, content = terminal.output(), {"title": "", "columns": columns, "rows": rows}
+    console.print(*terminal.summary_tables(content, console.width))
     return {}
 
 

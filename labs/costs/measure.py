@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from cloze.core.stages.stage import BuildContext, StageResult
-from cloze.labs.latency.limits import OWN, THEIRS, TIMES, quantile, ratios
-from cloze.labs.latency.stage import CELL, METRICS_FILE, NOTES, LatencyConfig, describe
+from cloze.labs.costs.limits import OWN, THEIRS, TIMES, quantile, ratios
+from cloze.labs.costs.stage import CELL, METRICS_FILE, NOTES, LatencyConfig, describe
 from cloze.model import checkpoint, hardware
 from cloze.model.families.models import load_backbone
 from cloze.model.families.pretraining import encode

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
-from cloze.labs.latency.int8 import int8_products, pack, product
+from cloze.labs.costs.int8 import int8_products, pack, product
 from cloze.labs.serving.classify import TextClassificationPipeline
 from cloze.model.layers.cpu import PRODUCT, Linear
 from cloze.model.train.precision import PRECISIONS, autocast, resolve

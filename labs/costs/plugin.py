@@ -2,16 +2,16 @@
 
 from cloze.core.plugins import Plugin, Row
 
-_LAB = "cloze.labs.latency"
+_LAB = "cloze.labs.costs"
 
 PLUGIN = Plugin(
-    name="latency",
+    name="costs",
     summary="Latency, energy and size of a model, as limits of the nightly gate, too; int8.",
     rows={
         "commands": {
             "latency": Row(
                 f"{_LAB}.command:latency",
-                help="Measure the latency of a checkpoint, alone or against another one.",
+                help="Measure a checkpoint's latency, or two in turn.",
             )
         },
         "stages": {"latency": Row(f"{_LAB}.stage:LATENCY", before="report")},
