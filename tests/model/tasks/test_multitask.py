@@ -118,7 +118,9 @@ CONFIG: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_glue(tmp_path_factory.mktemp("glue"), train=16, dev=6)
+    directory = write_glue(tmp_path_factory.mktemp("glue"), train=16, dev=6)
+    (directory / "MRPC" / "fetched.json").write_text('{\n "licence": "CC-BY-4.0"\n}')
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +128,10 @@ def trained(tmp_path_factory: pytest.TempPathFactory, pretrained: str, glue: Pat
     return finetune(
         settings(glue, **CONFIG), pretrained, tmp_path_factory.mktemp("multitask") / "out"
     )
+
+
+def test_the_licence_of_each_tasks_data_is_recorded(trained: BuildResult) -> None:
+    assert trained.manifest.summary["data_licences"] == ["CC-BY-4.0", "unknown", "unknown"]
 
 
 def test_the_score_is_the_mean_of_the_tasks_scores(trained: BuildResult) -> None:
