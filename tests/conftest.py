@@ -43,14 +43,14 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "repeatable"))
 
 
 @pytest.fixture(autouse=True)
-def _no_records_in_the_checkout(
-    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _no_records_in_the_checkout(request: pytest.FixtureRequest) -> Iterator[None]:
     """A command typed in the checkout has its records with the test's own files."""
     folders = request.path.relative_to(REPOSITORY / "tests").parts
-    if folders[0] in ("labs", "model", "pipeline") or folders[:2] == ("flows", "commands"):
-        runs = request.getfixturevalue("tmp_path") / "runs"
-        monkeypatch.setenv("CLOZE_RUNS_DIR", str(runs))
+    # Its own patch: a test's `monkeypatch` ends before the `tmp_path` that it may have asked for first.
+    with pytest.MonkeyPatch.context() as patch:
+        if folders[0] in ("labs", "model", "pipeline") or folders[:2] == ("flows", "commands"):
+            patch.setenv("CLOZE_RUNS_DIR", str(request.getfixturevalue("tmp_path") / "runs"))
+        yield
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -228,7 +228,6 @@ def starts(runs: Path, file: str = STARTS, *, shared: bool = True) -> Iterator[N
     """
     with ExitStack() as stack:
         with suppress(OSError):  # a file system may have no locks
-            runs.mkdir(parents=True, exist_ok=True)
             handle = stack.enter_context(open(runs / file, "a+b", opener=open_unlinked))
             flock_or_say(STARTS_SECONDS, handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield

@@ -182,6 +182,7 @@ class RunSession:
         name, runs = self.config.name, places.runs_directory()
         try:
             if self.command is None:
+                runs.mkdir(parents=True, exist_ok=True)
                 # of `a` and `a/b` at once, one is first
                 with retention.starts(runs, retention.NAMES, shared=False):
                     targets.check_name(runs, name)

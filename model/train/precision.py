@@ -103,9 +103,9 @@ def autocast(precision: Precision, device_type: str) -> Context:
     """Return the context of a forward pass; everything outside of it stays fp32."""
     if precision == "fp32":
         return contextlib.nullcontext()
-    if precision in PRECISIONS:
+    if (dtype := DTYPES[precision]) is torch.float32:  # a further one
         return PRECISIONS[precision](device_type)
-    return torch.autocast(device_type, dtype=DTYPES[precision])
+    return torch.autocast(device_type, dtype=dtype)
 
 
 def resolve_device(requested: str, local_rank: int = 0) -> torch.device:

@@ -7,7 +7,7 @@ from tests.tools import run_path
 # Distinct functions and files of a graph of one stage, launched here. Of the preset `sample`, see
 # tests/tools/run_path.py.
 HEAD_FUNCTIONS, HEAD_FILES = 360, 60
-RANK_FUNCTIONS, RANK_FILES = 29, 8
+RANK_FUNCTIONS, RANK_FILES = 30, 8
 
 
 def test_a_run_passes_no_more_functions_before_its_first_step_than_it_did() -> None:

@@ -47,7 +47,7 @@ def test_the_dashboard_alone_listens_where_it_is_told(monkeypatch: pytest.Monkey
     runner = CliRunner()
     runner.invoke(services.ui, ["--dashboard-only"])
     runner.invoke(services.ui, "--dashboard-only --dashboard-port 9 --host ::1 --allowed-hosts a:1")
-    assert asked == [(8090, "127.0.0.1", "", False), (9, "::1", "a:1", False)]
+    assert asked == [(None, "127.0.0.1", "", False), (9, "::1", "a:1", False)]
     for words, told in (
         (["--host", "::1"], "--dashboard-only"),
         (["--allowed-hosts", "a"], "--dashboard-only"),

@@ -35,4 +35,4 @@ def test_what_waits_and_what_was_refused_are_two_sentences(tmp_path: Path) -> No
     waits, refused = said(tmp_path / "waits", late=1)
     assert f"the rest is kept in {tmp_path / 'waits'} and sent with the next run" in waits
     assert "secret" not in waits
-    assert refused.startswith("MLflow rejected 1 records (the first: late)")
+    assert refused.startswith("MLflow rejected 1 record (the first: late)")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from cloze.model.use.embed import EmbeddingPipeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
 from cloze.labs.costs.int8 import int8_products, pack, product
+from cloze.labs.embed import EmbeddingPipeline
 from cloze.labs.serving.classify import TextClassificationPipeline
 from cloze.model.layers.cpu import PRODUCT, Linear
 from cloze.model.train.precision import PRECISIONS, autocast, resolve

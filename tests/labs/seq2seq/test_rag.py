@@ -336,7 +336,9 @@ def test_a_resumed_training_is_the_same(made: dict[str, str], tmp_path: Path) ->
 def test_what_cannot_be_retrieved_is_refused(made: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"max_length \(30\) leaves 10 tokens to a passage"):
         finetune(made, tmp_path / "long", config={"max_length": 30})
-    with pytest.raises(UsageError, match="is for text-to-text tasks, not for sst2"):
+    with pytest.raises(
+        UsageError, match="is for text-to-text and open-questions tasks, not for sst2"
+    ):
         finetune(made, tmp_path / "task", config={"task": "sst2", "options": {}})
     with pytest.raises(UsageError, match="has no vectors of passages"):
         finetune(made, tmp_path / "index", vectors=made["index"])

@@ -59,7 +59,7 @@ def test_a_log_is_sent_and_the_last_line_says_what_was_not(
     assert made.points == [(1, 101.0, {"loss": 1.0}), (3, 103.0, {"loss": 1 / 3})]
     assert (made.directory, made.name, made.closed) == (tmp_path / "out/pretrain", "pretrain", True)
     said = capsys.readouterr().out
-    assert "1 trainings, 2 log lines" in said
+    assert "1 training, 2 log lines" in said
     assert "no numbers are left out (nested, phase)" in said
 
 

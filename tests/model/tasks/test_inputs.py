@@ -24,7 +24,9 @@ def test_an_input_of_another_kind_is_refused_with_the_kinds_that_read_it(name: s
     with pytest.raises(UsageError) as refused:
         check_inputs(task, {**ALL, "vectors": "runs/vectors"})
     assert "runs/vectors" in str(refused.value)
-    assert f"is for text-to-text tasks, not for {name}; leave it out" in str(refused.value)
+    assert f"is for text-to-text and open-questions tasks, not for {name}; leave it out" in str(
+        refused.value
+    )
 
 
 def test_every_input_of_the_stage_is_read_by_all_tasks_or_by_a_kind() -> None:

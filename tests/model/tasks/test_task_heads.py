@@ -21,6 +21,7 @@ HEADS: dict[str, dict[str, Any]] = {
     "choice": {"choice": {}},
     "spans": {"span": {}},
     "text-to-text": {"seq2seq": {}},
+    "open-questions": {"seq2seq": {}},
     "retrieval": {"embedding": {"pooling": "mean", "normalize": True}},
 }
 
