@@ -17,6 +17,9 @@ class AnswerConfig(VerbConfig):
     top_k: int = Field(default=5, ge=1)
     """Number of answers, best first."""
 
+    explain: bool = False
+    """Attribute the best answer to question and passage, by integrated gradients."""
+
 
 class ClassifyConfig(VerbConfig):
     """Options of classify; a request has `text`, and `pair` or `choices` if the task needs it."""
@@ -55,6 +58,13 @@ class TagConfig(VerbConfig):
 
     words: bool = False
     """Split words at spaces only; punctuation is already separated."""
+
+    explain: bool = False
+    """Attribute each entity's first tag to the words, by integrated gradients."""
+
+
+class ExplainMaskConfig(VerbConfig):
+    """Options of explain-mask. A request has `text` with [MASK] or the tokenizer's mask token."""
 
 
 class EmbedConfig(VerbConfig):
@@ -164,10 +174,13 @@ EMBED = Predictor(
 )
 SCORE = Predictor(ScoreTextsConfig, f"{LAB}.predictors:ScoreTexts", examples=(_TEXT,))
 
+EXPLAIN_MASK = Predictor(ExplainMaskConfig, f"{LAB}.explain_mask:ExplainMask")
+
 CLASSIFY_STAGE = verb_stage("classify", CLASSIFY)
 ANSWER_STAGE = verb_stage("answer", ANSWER)
 TAG_STAGE = verb_stage("tag", TAG)
 EMBED_STAGE = verb_stage("embed", EMBED)
+EXPLAIN_MASK_STAGE = verb_stage("explain-mask", EXPLAIN_MASK)
 SCORE_STAGE = verb_stage("score-texts", SCORE)
 
 
