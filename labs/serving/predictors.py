@@ -19,7 +19,13 @@ from cloze.labs.serving.explain import (
     explain_answer,
     explain_tag,
 )
-from cloze.labs.serving.verbs import AnswerConfig, EmbedConfig, ScoreTextsConfig, TagConfig
+from cloze.labs.serving.verbs import (
+    AnswerConfig,
+    BestAnswersConfig,
+    EmbedConfig,
+    ScoreTextsConfig,
+    TagConfig,
+)
 from cloze.labs.word_vectors import Span, between_spaces, words_of
 from cloze.model.tasks.encode import TextSamples
 from cloze.model.tasks.formats.columns import TaggedWords
@@ -118,11 +124,12 @@ class QuestionAnsweringPipeline(FinetunedModel):
 class AnswerPredictor(Verb[tuple[str, Any]]):
     """Predictor of answer: the best answer of each request, and all answers in `predictions`."""
 
-    def __init__(self, checkpoint: str, config: AnswerConfig) -> None:
+    def __init__(self, checkpoint: str, config: BestAnswersConfig) -> None:
         where = placement(config.device, config.precision)
         self._answerer = QuestionAnsweringPipeline(checkpoint, **where)
-        self._top_k, self._explain = config.top_k, config.explain
-        if config.explain:
+        self._top_k = config.top_k
+        self._explain = isinstance(config, AnswerConfig) and config.explain
+        if self._explain:
             check_explainable(checkpoint, self._answerer.network, self._answerer.metadata)
 
     def read(self, request: Request) -> tuple[str, Any]:

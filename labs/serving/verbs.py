@@ -11,11 +11,15 @@ from cloze.model.use.configs import VerbConfig
 from cloze.model.use.verb import PREDICTORS, Predictor, TableColumns, verb_stage
 
 
-class AnswerConfig(VerbConfig):
-    """Options of answer. A request has `question` and `passage`, a text of any length."""
+class BestAnswersConfig(VerbConfig):
+    """Options of every command that answers questions."""
 
     top_k: int = Field(default=5, ge=1)
     """Number of answers, best first."""
+
+
+class AnswerConfig(BestAnswersConfig):
+    """Options of answer. A request has `question` and `passage`, a text of any length."""
 
     explain: bool = False
     """Attribute the best answer to question and passage, by integrated gradients."""
