@@ -22,6 +22,7 @@ from cloze.model.data.batch import move
 from cloze.model.layers.batch import Batch
 from cloze.model.tasks.encode import TextSamples, WordSamples
 from cloze.model.tasks.formats.choices import Choices
+from cloze.model.tasks.formats.columns import TaggedWords
 from cloze.model.tasks.formats.squad import SquadExamples
 from cloze.model.tasks.formats.texts import TextExamples
 from cloze.model.tasks.kinds.choice import ChoiceSamples
@@ -198,7 +199,8 @@ def explain(
         ((_, spans),) = frame.encode_with_offsets([content])
         kept = spans[-(end - begin) :] if tail and field == "choice" else spans
         tokens += _tokens(field, content, kept, found.scores[begin:end])
-    return found.explanation(contents.get("choice", names and names[index]), tokens)
+    label = contents.get("choice") if names is None else names[index]
+    return found.explanation(label, tokens)
 
 
 def explain_tag(model: FinetunedModel, split: Split, number: int, word: int) -> Explanation:
@@ -213,6 +215,7 @@ def explain_tag(model: FinetunedModel, split: Split, number: int, word: int) -> 
     """
     samples, examples = split.samples, split.examples
     assert isinstance(samples, WordSamples)
+    assert isinstance(examples, TaggedWords)
     windows = [i for i, own in enumerate(samples.windows) if own.sentence == number]
     # The windows of a sentence predict each of its words once, in order.
     sizes = np.concatenate([samples.sizes[i] for i in windows])

@@ -11,6 +11,7 @@ from cloze.core.errors import UsageError
 from cloze.labs.serving.explain import attribute, check_explainable, context_shares
 from cloze.labs.serving.verbs import ExplainMaskConfig
 from cloze.model import checkpoint as checkpoints
+from cloze.model.data.batch import move
 from cloze.model.families.config import prediction_objectives
 from cloze.model.layers.batch import Batch
 from cloze.model.objectives import objectives
@@ -72,7 +73,7 @@ class ExplainMask(Verb[Question]):
             }
 
         with torch.no_grad():
-            outputs = self._filler.model({k: v.to(self._device) for k, v in batch_of(1).items()})
+            outputs = self._filler.model(move(batch_of(1), self._device))
         token = int(outputs["mlm_logits"][0].argmax())
         found = attribute(
             self._filler.model, pieces, self._device, batch_of,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -157,9 +157,15 @@ def shares_add_up(found: dict[str, Any]) -> None:
 def test_a_choice_is_explained_by_its_own_sequence(tmp_path: Path, truncate: str) -> None:
     options = {"name": "swag", "options": {"truncate": truncate}, "max_length": 12}
     path = tuned(tmp_path, "choice", 1, options)
-    request = {"text": TEXT, "choices": ["a dog ran", PAIR * 3]}
-    (answer,) = cloze.load(path).batch("classify", [request], explain=True)
+    endings = ["a dog ran in the park " * 4, PAIR * 3]
+    requests = [{"text": TEXT, "choices": own} for own in (endings, endings[::-1])]
+    answer, reversed_answer = cloze.load(path).batch("classify", requests, explain=True)
     found = answer["explanation"]
+    assert reversed_answer["explanation"]["tokens"] == [
+        {**token, "score": pytest.approx(token["score"], abs=1e-4)} for token in found["tokens"]
+    ]
+    if truncate == "context":  # which keeps the end of an ending
+        assert found["tokens"][-1]["end"] == len(answer["text"].rstrip())
     adds_up(found)
     assert found["label"] == answer["text"]
     contents = {"text": TEXT, "choice": answer["text"]}
@@ -172,7 +178,7 @@ def test_a_choice_is_explained_by_its_own_sequence(tmp_path: Path, truncate: str
 def test_each_entity_says_which_side_of_its_words_mattered(tmp_path: Path, max_length: int) -> None:
     task = {"name": "tagging", "labels": ["O", "B-A", "B-B"], "max_length": max_length}
     path = tuned(tmp_path, "token_classifier", 3, task)
-    text = f"{TEXT}, {PAIR}"
+    text = f"walked walked {TEXT}, {PAIR}"
     (answer,) = cloze.load(path).batch("tag", [text], explain=True)
     assert answer["entities"]
     for entity in answer["entities"]:
@@ -208,6 +214,7 @@ def test_a_masked_word_says_how_much_lies_left_and_right(tmp_path: Path, text: s
     path = write_checkpoint(tmp_path / "mlm", tmp_path)
     (filled,) = cloze.load(path).batch("fill-mask", [text])
     (answer,) = cloze.load(path).batch("explain-mask", [text])
+    seen: list[int] = []
     for mask, candidates in zip(answer["masks"], filled["predictions"], strict=True):
         found = mask["explanation"]
         assert mask["token"] == candidates[0]["token"]
@@ -218,6 +225,11 @@ def test_a_masked_word_says_how_much_lies_left_and_right(tmp_path: Path, text: s
         else:
             adds_up(found)
             shares_add_up(found)
+            place = [t for t in found["tokens"] if t["text"] == "[MASK]"][len(seen)]["start"]
+            seen.append(place)
+            sizes = {token["start"]: abs(token["score"]) for token in found["tokens"]}
+            left = sum(size for start, size in sizes.items() if start < place)
+            assert found["context"]["left"] == pytest.approx(left / sum(sizes.values()))
     if len(answer["masks"]) == 2:
         assert answer["masks"][1]["explanation"]["context"]["right"] == 0
         assert 0 < answer["masks"][0]["explanation"]["context"]["right"] < 1
@@ -245,7 +257,7 @@ class Squares(nn.Module):
         self.encoder.embeddings.word = nn.Embedding(size, 4)
 
     def forward(self, batch: Any) -> torch.Tensor:
-        embeddings: Any = self.encoder.get_submodule("embeddings.word")
+        embeddings: Any = self.get_submodule("encoder.embeddings.word")
         found: torch.Tensor = embeddings(batch["input_ids"]).square().sum(dim=(1, 2))
         return found
 
@@ -261,10 +273,10 @@ def test_scores_are_those_of_an_integral_by_hand(tmp_path: Path) -> None:
         network,
         pieces,
         torch.device("cpu"),
-        lambda count: {"input_ids": ids.expand(count, -1)},
+        lambda count: cast(Any, {"input_ids": ids.expand(count, -1)}),
         lambda outputs: outputs,
     )
-    weight = network.encoder.get_submodule("embeddings.word").weight.detach()
+    weight = network.get_parameter("encoder.embeddings.word.weight").detach()
     by_hand = weight[ids].square().sum(dim=1) - weight[special.pad].square().sum()
     by_hand[[0, 3]] = 0.0  # special tokens stay
     assert found.scores == pytest.approx(by_hand.double().numpy(), abs=1e-5)
