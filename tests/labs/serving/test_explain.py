@@ -159,7 +159,9 @@ def test_a_choice_is_explained_by_its_own_sequence(tmp_path: Path, truncate: str
     path = tuned(tmp_path, "choice", 1, options)
     endings = ["a dog ran in the park " * 4, PAIR * 3]
     requests = [{"text": TEXT, "choices": own} for own in (endings, endings[::-1])]
-    answer, reversed_answer = cloze.load(path).batch("classify", requests, explain=True)
+    (answer,) = cloze.load(path).batch("classify", requests[:1], explain=True)
+    requests.insert(0, {"text": PAIR, "choices": endings})
+    *_, reversed_answer = cloze.load(path).batch("classify", requests, explain=True)
     found = answer["explanation"]
     assert reversed_answer["explanation"]["tokens"] == [
         {**token, "score": pytest.approx(token["score"], abs=1e-4)} for token in found["tokens"]
@@ -176,7 +178,7 @@ def test_a_choice_is_explained_by_its_own_sequence(tmp_path: Path, truncate: str
 
 @pytest.mark.parametrize("max_length", [8, 24])
 def test_each_entity_says_which_side_of_its_words_mattered(tmp_path: Path, max_length: int) -> None:
-    task = {"name": "tagging", "labels": ["O", "B-A", "B-B"], "max_length": max_length}
+    task = {"name": "tagging", "labels": ["B-A", "B-B", "B-C"], "max_length": max_length}
     path = tuned(tmp_path, "token_classifier", 3, task)
     text = f"walked walked {TEXT}, {PAIR}"
     (answer,) = cloze.load(path).batch("tag", [text], explain=True)
