@@ -188,6 +188,7 @@ def test_each_entity_says_which_side_of_its_words_mattered(tmp_path: Path, max_l
         adds_up(found)
         shares_add_up(found)
         assert found["label"] == f"B-{entity['type']}"
+        assert all(token["score"] for token in found["tokens"])  # each word has its own tokens
         for token in found["tokens"]:
             assert text[token["start"] : token["end"]] == token["text"]
         right = sum(abs(t["score"]) for t in found["tokens"] if t["start"] > entity["start"])
