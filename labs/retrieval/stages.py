@@ -11,7 +11,7 @@ from cloze.core.config import InputPath, StageConfig
 from cloze.core.humanize import format_count
 from cloze.core.stages.execution import TrainingOptions
 from cloze.core.stages.stage import InputSpec, Stage, deferred
-from cloze.labs.serving.verbs import AnswerConfig
+from cloze.labs.serving.verbs import BestAnswersConfig
 from cloze.model.use.configs import VerbConfig
 from cloze.model.use.verb import Predictor, verb_stage
 
@@ -90,7 +90,7 @@ PREDICTOR = Predictor(SearchConfig, "cloze.labs.retrieval.search:Search", "query
 SEARCH = verb_stage("search", PREDICTOR)
 
 
-class AnswerCorpusConfig(AnswerConfig):
+class AnswerCorpusConfig(BestAnswersConfig):
     """Options of answer-corpus. A request has `question`, and may have a `passage` of its own."""
 
     corpus: InputPath

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.core.errors import UsageError
-from cloze.labs.serving.explain import explain
+from cloze.labs.serving.explain import check_explainable, explain
 from cloze.labs.serving.verbs import ClassifyConfig
 from cloze.model.tasks.formats.choices import FEWEST, Choices
 from cloze.model.tasks.formats.tables import PAIR
@@ -196,19 +196,8 @@ class Classify(Verb[_Input]):
         where = placement(config.device, config.precision)
         self._classifier = TextClassificationPipeline(checkpoint, **where)
         self._top_k, self._explain = config.top_k, config.explain
-        encoder: Any = self._classifier.network.get_submodule("encoder")
-        obstacles = {
-            "chooses endings": self._classifier.answers == "choices",
-            "reads frozen features": bool(self._classifier.metadata.get("frozen")),
-            "has a decoder": hasattr(encoder, "decoder"),
-            "reads characters": not hasattr(encoder.embeddings, "word"),
-        }
-        obstacle = next((name for name, applies in obstacles.items() if applies), None)
-        if config.explain and obstacle:
-            raise UsageError(
-                f"explain needs labels or a score of an encoder that was fine-tuned on tokens, and "
-                f"{checkpoint} {obstacle}; leave --explain out"
-            )
+        if config.explain:
+            check_explainable(checkpoint, self._classifier.network, self._classifier.metadata)
 
     def read(self, request: Request) -> _Input:
         text, pair = request.text("text"), request.optional("pair")
@@ -257,7 +246,9 @@ class Classify(Verb[_Input]):
                 if self._classifier.answers != "scores":
                     rows[index]["predictions"] = best
                 if self._explain:
-                    rows[index]["explanation"] = explain(self._classifier, split, number)
+                    rows[index]["explanation"] = explain(
+                        self._classifier, split, number, best[0].get("choice")
+                    )
         return [rows[index] for index in sorted(rows)]
 
     def finish(self) -> dict[str, Any]:

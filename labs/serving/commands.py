@@ -84,11 +84,18 @@ def _show_labels(answer: Answer) -> RenderableType:
     return table if "explanation" not in answer else _show_explanation(table, answer["explanation"])
 
 
-def _show_explanation(table: Table, explanation: Mapping[str, Any]) -> RenderableType:
-    """Return the labels, and the tokens: green ones speak for the first label, red ones against."""
+def _show_explanation(
+    table: RenderableType, explanation: Mapping[str, Any] | None
+) -> RenderableType:
+    """Return the labels, and the tokens: green ones speak for the first label, red ones against.
+
+    With the shares of the context, if the explanation has them.
+    """
     from rich.console import Group
     from rich.text import Text
 
+    if explanation is None:
+        return Group(table, Text("no answer has no place, so no explanation", style="dim"))
     tokens = explanation["tokens"]
     largest = max((abs(token["score"]) for token in tokens), default=1.0) or 1.0
     line = Text()
@@ -97,7 +104,9 @@ def _show_explanation(table: Table, explanation: Mapping[str, Any]) -> Renderabl
         color = "green" if share > 0 else "red"
         style = f"bold {color}" if abs(share) > 0.5 else color if abs(share) > 0.1 else "dim"
         line.append(f"{token['text']} ", style=style)
-    return Group(table, line)
+    shares = explanation.get("context", {})
+    parts = [f"{side} {share:.0%}" for side, share in shares.items() if share is not None]
+    return Group(table, line, *([Text(", ".join(parts), style="dim")] if parts else []))
 
 
 @click.command("classify", cls=InferenceCommand, text="Text to classify.", show=_show_labels)
@@ -129,10 +138,19 @@ def classify(
 
 def _show_entities(answer: Answer) -> RenderableType:
     """Return a line per entity: probability, type, text and position."""
+    from rich.console import Group
     from rich.text import Text
 
     if not answer["entities"]:
         return Text("no entities", style="dim")
+    if "explanation" in answer["entities"][0]:
+        return Group(
+            *(
+                _show_explanation(f"{entity['score']:.3f} {entity['type']} {entity['text']}",
+                                  entity["explanation"])
+                for entity in answer["entities"]
+            )
+        )  # fmt: skip
     table = _rows()
     for entity in answer["entities"]:
         table.add_row(
@@ -171,7 +189,7 @@ def show_answers(
         style = "bold" if number == 0 else ""
         place = source(prediction) or f"{prediction['start']}-{prediction['end']}"
         table.add_row(score, Text(text, style=style), Text(place, style="dim"))
-    return table
+    return table if "explanation" not in answer else _show_explanation(table, answer["explanation"])
 
 
 @click.command(
@@ -241,4 +259,25 @@ score = InferenceCommand(
     " For minimal pairs see `cloze score-pairs`.",
     text="Sentence to score.",
     show=lambda answer: f"{answer['score']:9.3f}  {answer['text']}",
+)
+
+
+def _show_masks(answer: Answer) -> RenderableType:
+    """Return the best word of each mask, with the tokens that speak for it and their sides."""
+    from rich.console import Group
+
+    return Group(
+        *(
+            _show_explanation(f"{mask['score']:.3f} {mask['token']}", mask["explanation"])
+            for mask in answer["masks"]
+        )
+    )
+
+
+explain_mask = InferenceCommand(
+    "explain-mask",
+    help="Attribute the word at each mask to its context.\n\nIntegrated gradients of the best"
+    " word's logit, and which share of them lies left and right of the mask.",
+    text="Text with [MASK].",
+    show=_show_masks,
 )

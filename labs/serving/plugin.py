@@ -18,13 +18,16 @@ PLUGIN = Plugin(
             "score": Row(
                 f"{_LAB}.commands:score", help="Compute the log-probability of sentences."
             ),
+            "explain-mask": Row(
+                f"{_LAB}.commands:explain_mask", help="Attribute a mask's word to its context."
+            ),
             "serve": Row(
                 f"{_LAB}.serve:serve", help="Serve models over HTTP, with a page to try them."
             ),
         },
         "verbs": {
-            name: Row(f"{_LAB}.verbs:{name.upper()}")
-            for name in ("classify", "answer", "tag", "embed", "score")
+            name: Row(f"{_LAB}.verbs:{name.upper().replace('-', '_')}")
+            for name in ("classify", "answer", "tag", "embed", "score", "explain-mask")
         },
         "tools": {
             "answer": Row(f"{_LAB}.verbs:ANSWER_STAGE"),
@@ -32,6 +35,7 @@ PLUGIN = Plugin(
             "tag": Row(f"{_LAB}.verbs:TAG_STAGE"),
             "score-texts": Row(f"{_LAB}.verbs:SCORE_STAGE"),
             "embed": Row(f"{_LAB}.verbs:EMBED_STAGE"),
+            "explain-mask": Row(f"{_LAB}.verbs:EXPLAIN_MASK_STAGE"),
             "serve": Row(f"{_LAB}.worker:SERVE"),
         },
     },

@@ -13,7 +13,19 @@ import numpy as np
 from cloze.core import storage
 from cloze.core.errors import UsageError
 from cloze.labs.embed import EmbeddingPipeline, Vectors
-from cloze.labs.serving.verbs import AnswerConfig, EmbedConfig, ScoreTextsConfig, TagConfig
+from cloze.labs.serving.explain import (
+    check_explainable,
+    context_shares,
+    explain_answer,
+    explain_tag,
+)
+from cloze.labs.serving.verbs import (
+    AnswerConfig,
+    BestAnswersConfig,
+    EmbedConfig,
+    ScoreTextsConfig,
+    TagConfig,
+)
 from cloze.labs.word_vectors import Span, between_spaces, words_of
 from cloze.model.tasks.encode import TextSamples
 from cloze.model.tasks.formats.columns import TaggedWords
@@ -112,10 +124,13 @@ class QuestionAnsweringPipeline(FinetunedModel):
 class AnswerPredictor(Verb[tuple[str, Any]]):
     """Predictor of answer: the best answer of each request, and all answers in `predictions`."""
 
-    def __init__(self, checkpoint: str, config: AnswerConfig) -> None:
+    def __init__(self, checkpoint: str, config: BestAnswersConfig) -> None:
         where = placement(config.device, config.precision)
         self._answerer = QuestionAnsweringPipeline(checkpoint, **where)
         self._top_k = config.top_k
+        self._explain = isinstance(config, AnswerConfig) and config.explain
+        if self._explain:
+            check_explainable(checkpoint, self._answerer.network, self._answerer.metadata)
 
     def read(self, request: Request) -> tuple[str, Any]:
         return request.text("question"), request.text("passage")
@@ -124,7 +139,19 @@ class AnswerPredictor(Verb[tuple[str, Any]]):
         return self._answerer.encode_questions(group)
 
     def answer(self, encoded: Any) -> list[dict[str, Any]]:
-        return self.best(self._answerer.ranked(encoded))
+        rows = self.best(self._answerer.ranked(encoded))
+        if self._explain:
+            for number, row in enumerate(rows):
+                row["explanation"] = self._explained(encoded, number, row)
+        return rows
+
+    def _explained(self, split: Split, number: int, row: Answer) -> dict[str, Any] | None:
+        """Return the attribution of the best answer; None for "no answer", which has no place."""
+        start, end = row["start"], row["end"]
+        if start is None:
+            return None
+        found = explain_answer(self._answerer, split, number, start, end)
+        return {**found, "context": context_shares(found["tokens"], "passage", start, end)}
 
     def best(self, ranked: Iterable[Sequence[Answer]]) -> list[dict[str, Any]]:
         """Return the first answer of each ranking, with all that are kept."""
@@ -197,21 +224,40 @@ class TokenClassificationPipeline(FinetunedModel):
         split = self.encode(TaggedWords(words=sentences, where="texts")) if sentences else None
         return EncodedTexts(texts, spans, split)
 
-    def entities(self, encoded: EncodedTexts) -> list[list[Entity]]:
-        """Return what `tag_batch` returns for the texts of `encode_texts`."""
+    def entities(self, encoded: EncodedTexts, *, explain: bool = False) -> list[list[Entity]]:
+        """Return what `tag_batch` returns for the texts of `encode_texts`.
+
+        Args:
+            explain: add the `explanation` of the tag of each entity's first word.
+        """
         results: list[list[Entity]] = [[] for _ in encoded.texts]
         if encoded.split is None:
             return results
         predictions = self.predict(encoded.split)
         filled = [number for number, spans in enumerate(encoded.spans) if spans]
-        for number, tags, scores in zip(filled, predictions.tags, predictions.scores, strict=True):
+        for sentence, (number, tags, scores) in enumerate(
+            zip(filled, predictions.tags, predictions.scores, strict=True)
+        ):
             text, spans = encoded.texts[number], encoded.spans[number]
             for kind, first, last in self._tagging.entities(tags):
                 start, end = spans[first][0], spans[last][1]
                 place = {"text": text[start:end], "type": kind, "start": start, "end": end}
                 score = float(scores[first : last + 1].mean())
-                results[number].append({**place, "score": score})
+                entity = {**place, "score": score}
+                if explain:
+                    entity["explanation"] = self._explained(encoded, sentence, spans, first)
+                results[number].append(entity)
         return results
+
+    def _explained(
+        self, encoded: EncodedTexts, sentence: int, spans: Sequence[Span], word: int
+    ) -> dict[str, Any]:
+        """Return the attribution of a word's tag, by characters of the text."""
+        assert encoded.split is not None
+        found = explain_tag(self, encoded.split, sentence, word)
+        for token in found["tokens"]:
+            token["start"], token["end"] = spans[token["start"]]
+        return {**found, "context": context_shares(found["tokens"], "text", *spans[word])}
 
 
 class Tag(Verb[str]):
@@ -220,7 +266,9 @@ class Tag(Verb[str]):
     def __init__(self, checkpoint: str, config: TagConfig) -> None:
         where = placement(config.device, config.precision)
         self._tagger = TokenClassificationPipeline(checkpoint, **where)
-        self._words = config.words
+        self._words, self._explain = config.words, config.explain
+        if config.explain:
+            check_explainable(checkpoint, self._tagger.network, self._tagger.metadata)
 
     def read(self, request: Request) -> str:
         return request.text("text")
@@ -229,7 +277,8 @@ class Tag(Verb[str]):
         return self._tagger.encode_texts(group, words=self._words)
 
     def answer(self, encoded: EncodedTexts) -> list[dict[str, Any]]:
-        return [{"entities": entities} for entities in self._tagger.entities(encoded)]
+        found = self._tagger.entities(encoded, explain=self._explain)
+        return [{"entities": entities} for entities in found]
 
     def finish(self) -> dict[str, Any]:
         return {"truncated": self._tagger.truncated}

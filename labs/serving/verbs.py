@@ -11,11 +11,18 @@ from cloze.model.use.configs import VerbConfig
 from cloze.model.use.verb import PREDICTORS, Predictor, TableColumns, verb_stage
 
 
-class AnswerConfig(VerbConfig):
-    """Options of answer. A request has `question` and `passage`, a text of any length."""
+class BestAnswersConfig(VerbConfig):
+    """Options of every command that answers questions."""
 
     top_k: int = Field(default=5, ge=1)
     """Number of answers, best first."""
+
+
+class AnswerConfig(BestAnswersConfig):
+    """Options of answer. A request has `question` and `passage`, a text of any length."""
+
+    explain: bool = False
+    """Attribute the best answer to question and passage, by integrated gradients."""
 
 
 class ClassifyConfig(VerbConfig):
@@ -55,6 +62,13 @@ class TagConfig(VerbConfig):
 
     words: bool = False
     """Split words at spaces only; punctuation is already separated."""
+
+    explain: bool = False
+    """Attribute each entity's first tag to the words, by integrated gradients."""
+
+
+class ExplainMaskConfig(VerbConfig):
+    """Options of explain-mask. A request has `text` with [MASK] or the tokenizer's mask token."""
 
 
 class EmbedConfig(VerbConfig):
@@ -164,10 +178,13 @@ EMBED = Predictor(
 )
 SCORE = Predictor(ScoreTextsConfig, f"{LAB}.predictors:ScoreTexts", examples=(_TEXT,))
 
+EXPLAIN_MASK = Predictor(ExplainMaskConfig, f"{LAB}.explain_mask:ExplainMask")
+
 CLASSIFY_STAGE = verb_stage("classify", CLASSIFY)
 ANSWER_STAGE = verb_stage("answer", ANSWER)
 TAG_STAGE = verb_stage("tag", TAG)
 EMBED_STAGE = verb_stage("embed", EMBED)
+EXPLAIN_MASK_STAGE = verb_stage("explain-mask", EXPLAIN_MASK)
 SCORE_STAGE = verb_stage("score-texts", SCORE)
 
 

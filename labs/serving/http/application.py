@@ -231,6 +231,7 @@ def application(
         model = models.get(form.get("model", ""))
         if model is None or not model.is_ready:
             return _page(models, form, None, "This model is not ready; try again in a moment.")
+        begin = time.perf_counter()
         try:
             verb = model.info["verb"]
             answer = await ask(model.name, verb, [_filled(fields[verb], form)])
@@ -238,7 +239,8 @@ def application(
             details: Any = error.detail
             sentence = details if isinstance(details, str) else details[0]["error"]
             return _page(models, form, None, sentence)
-        return _page(models, form, answer["predictions"][0], None)
+        milliseconds = 1000 * (time.perf_counter() - begin)
+        return _page(models, form, answer["predictions"][0], None, milliseconds)
 
     limited = LimitsMiddleware(app, limits.max_body, limits.timeout)
     return LoopbackOnlyMiddleware(limited, port, allowed)
@@ -301,13 +303,41 @@ def _filled(fields: Mapping[str, Any], form: Mapping[str, str]) -> dict[str, Any
     }
 
 
+def _bars(answer: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
+    """Return the candidates of an answer with their probabilities, a list for each mask."""
+    found = answer.get("predictions") or answer.get("entities") or []
+    groups = found if found and isinstance(found[0], list) else [found]
+    return [
+        [
+            (_candidate(row), row["score"])
+            for row in group
+            if 0 <= row.get("score", -1) <= 1  # a score that is no probability has no bar
+        ]
+        for group in groups
+    ]
+
+
+def _candidate(row: Mapping[str, Any]) -> str:
+    """Return the text of a label, token, ending, answer or entity."""
+    if "type" in row:
+        return f"{row['text']} ({row['type']})"
+    if "answer" in row:
+        return str(row["answer"]) or "(no answer)"
+    return next((str(row[name]) for name in ("label", "token", "text") if name in row), "")
+
+
 def _page(
     models: Mapping[str, ServedModel],
     form: Mapping[str, str],
     answer: Mapping[str, Any] | None,
     error: str | None,
+    milliseconds: float | None = None,
 ) -> Response:
-    """Return the page: a form per model, filled with what was sent or with the model's example."""
+    """Return the page: a form per model, filled with what was sent or with the model's example.
+
+    Args:
+        milliseconds: of the answer, its time in the queue included.
+    """
     nonce = secrets.token_urlsafe(16)
     rows = []
     for name, model in models.items():
@@ -325,6 +355,8 @@ def _page(
             nonce=nonce,
             rows=rows,
             answer=None if answer is None else json.dumps(answer, indent=2, ensure_ascii=False),
+            bars=[] if answer is None else _bars(answer),
+            milliseconds=milliseconds,
             error=error,
         )
     )

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+import torch
+from torch import nn
 
 import cloze
 from cloze.core.errors import UsageError
 from cloze.flows.cli import main
+from cloze.labs.serving.explain import attribute
 from cloze.model import checkpoint
 from cloze.model.hub.write import write_directory
 from cloze.model.tasks.heads import new_network
 from cloze.model.tasks.table import load_task
+from cloze.pipeline import tokenizer
 from tests.labs.serving.test_classify import tuned
-from tests.tiny_models import tiny_config, tiny_model, write_tokenizer
+from tests.tiny_models import tiny_config, tiny_model, write_checkpoint, write_tokenizer
 
 TEXT, PAIR = "the cat walked in the park", "a dog ran in paris."
 NLI = {"name": "mnli", "labels": ["neutral", "entailment", "contradiction"], "pairs": True}
@@ -133,3 +137,149 @@ def test_labels_for_a_model_of_single_texts_are_refused_by_what_is_missing(tmp_p
     path = tuned(tmp_path, "classifier", 2, task)
     with pytest.raises(UsageError, match=r"has no label entailment \(it has negative, positive\)"):
         next(cloze.load(path).batch("classify", ["A fine film."], labels="politics,sports"))
+
+
+def adds_up(found: dict[str, Any]) -> None:
+    """Completeness, and tokens that say the truth about their place."""
+    change = found["logit"] - found["baseline"]
+    total = sum(token["score"] for token in found["tokens"])
+    assert abs(change) > 0.01
+    assert total == pytest.approx(change, abs=1e-3 * max(1.0, abs(change)))
+
+
+def shares_add_up(found: dict[str, Any]) -> None:
+    sizes = [abs(token["score"]) for token in found["tokens"]]
+    assert sum(found["context"].values()) == pytest.approx(1.0)
+    assert sum(sizes) > 0
+
+
+@pytest.mark.parametrize("truncate", ["longest", "context"])
+def test_a_choice_is_explained_by_its_own_sequence(tmp_path: Path, truncate: str) -> None:
+    options = {"name": "swag", "options": {"truncate": truncate}, "max_length": 12}
+    path = tuned(tmp_path, "choice", 1, options)
+    endings = ["a dog ran in the park " * 4, PAIR * 3]
+    requests = [{"text": TEXT, "choices": own} for own in (endings, endings[::-1])]
+    (answer,) = cloze.load(path).batch("classify", requests[:1], explain=True)
+    requests.insert(0, {"text": PAIR, "choices": endings})
+    *_, reversed_answer = cloze.load(path).batch("classify", requests, explain=True)
+    found = answer["explanation"]
+    assert reversed_answer["explanation"]["tokens"] == [
+        {**token, "score": pytest.approx(token["score"], abs=1e-4)} for token in found["tokens"]
+    ]
+    if truncate == "context":  # which keeps the end of an ending
+        assert found["tokens"][-1]["end"] == len(answer["text"].rstrip())
+    adds_up(found)
+    assert found["label"] == answer["text"]
+    contents = {"text": TEXT, "choice": answer["text"]}
+    assert {token["field"] for token in found["tokens"]} == {"text", "choice"}
+    for token in found["tokens"]:
+        assert contents[token["field"]][token["start"] : token["end"]] == token["text"]
+
+
+@pytest.mark.parametrize("max_length", [8, 24])
+def test_each_entity_says_which_side_of_its_words_mattered(tmp_path: Path, max_length: int) -> None:
+    task = {"name": "tagging", "labels": ["B-A", "B-B", "B-C"], "max_length": max_length}
+    path = tuned(tmp_path, "token_classifier", 3, task)
+    text = f"walked walked {TEXT}, {PAIR}"
+    (answer,) = cloze.load(path).batch("tag", [text], explain=True)
+    assert answer["entities"]
+    for entity in answer["entities"]:
+        found = entity["explanation"]
+        adds_up(found)
+        shares_add_up(found)
+        assert found["label"] == f"B-{entity['type']}"
+        assert all(token["score"] for token in found["tokens"])  # each word has its own tokens
+        for token in found["tokens"]:
+            assert text[token["start"] : token["end"]] == token["text"]
+        right = sum(abs(t["score"]) for t in found["tokens"] if t["start"] > entity["start"])
+        total = sum(abs(t["score"]) for t in found["tokens"])
+        assert found["context"]["right"] == pytest.approx(right / total)
+
+
+@pytest.mark.parametrize("passage", [f"{PAIR} {TEXT}", f"{PAIR} {TEXT} " * 4])
+def test_an_answer_is_explained_by_question_and_passage(tmp_path: Path, passage: str) -> None:
+    path = tuned(tmp_path, "span", 2, {"name": "squad", "max_length": 24})
+    request = {"question": "the dog in paris", "passage": passage}
+    (answer,) = cloze.load(path).batch("answer", [request], explain=True)
+    found = answer["explanation"]
+    adds_up(found)
+    shares_add_up(found)
+    assert found["label"] == answer["answer"]
+    for token in found["tokens"]:
+        assert request[token["field"]][token["start"] : token["end"]] == token["text"]
+    inside = [t for t in found["tokens"] if t["field"] == "passage" and t["end"] > answer["start"]]
+    assert inside
+    assert found["context"]["other"] > 0
+
+
+@pytest.mark.parametrize("text", ["the [MASK] walked in the [MASK]", "[MASK]", "a 😀 [MASK] שלום"])
+def test_a_masked_word_says_how_much_lies_left_and_right(tmp_path: Path, text: str) -> None:
+    path = write_checkpoint(tmp_path / "mlm", tmp_path)
+    (filled,) = cloze.load(path).batch("fill-mask", [text])
+    (answer,) = cloze.load(path).batch("explain-mask", [text])
+    seen: list[int] = []
+    for mask, candidates in zip(answer["masks"], filled["predictions"], strict=True):
+        found = mask["explanation"]
+        assert mask["token"] == candidates[0]["token"]
+        assert mask["score"] == pytest.approx(candidates[0]["score"], abs=1e-6)
+        if text == "[MASK]":  # nothing but special tokens: nothing mattered
+            assert found["logit"] == pytest.approx(found["baseline"])
+            assert set(found["context"].values()) == {None}
+        else:
+            adds_up(found)
+            shares_add_up(found)
+            place = [t for t in found["tokens"] if t["text"] == "[MASK]"][len(seen)]["start"]
+            seen.append(place)
+            sizes = {token["start"]: abs(token["score"]) for token in found["tokens"]}
+            left = sum(size for start, size in sizes.items() if start < place)
+            assert found["context"]["left"] == pytest.approx(left / sum(sizes.values()))
+    if len(answer["masks"]) == 2:
+        assert answer["masks"][1]["explanation"]["context"]["right"] == 0
+        assert 0 < answer["masks"][0]["explanation"]["context"]["right"] < 1
+
+
+@pytest.mark.parametrize(("objective", "code"), [("mlm", 0), ("clm", 2)])
+def test_masks_of_a_model_without_them_are_refused(
+    tmp_path: Path, objective: str, code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tuned(tmp_path, "classifier", 2, {"name": "sst2", "labels": ["a", "b"]})
+    if objective == "mlm":
+        path = write_checkpoint(tmp_path / "mlm", tmp_path)
+    assert main(["explain-mask", path, "a [MASK]"]) == code
+    assert ("masked_lm" in capsys.readouterr().err) == bool(code)
+
+
+class Squares(nn.Module):
+    """f(x) = sum over positions of |x|^2: its part at a position is |x|^2 - |baseline|^2."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.encoder = nn.Module()
+        self.encoder.embeddings = nn.Module()
+        self.encoder.embeddings.word = nn.Embedding(size, 4)
+
+    def forward(self, batch: Any) -> torch.Tensor:
+        embeddings: Any = self.get_submodule("encoder.embeddings.word")
+        found: torch.Tensor = embeddings(batch["input_ids"]).square().sum(dim=(1, 2))
+        return found
+
+
+def test_scores_are_those_of_an_integral_by_hand(tmp_path: Path) -> None:
+    """The gradient is 2x, so its integral from the baseline b to x is x^2 - b^2."""
+    pieces = tokenizer.load(write_tokenizer(tmp_path))
+    network = Squares(pieces.backend.get_vocab_size())
+    special = pieces.special
+    word = next(i for i in range(100) if i not in special.ids)
+    ids = torch.tensor([special.cls, word, word + 1, special.sep])
+    found = attribute(
+        network,
+        pieces,
+        torch.device("cpu"),
+        lambda count: cast(Any, {"input_ids": ids.expand(count, -1)}),
+        lambda outputs: outputs,
+    )
+    weight = network.get_parameter("encoder.embeddings.word.weight").detach()
+    by_hand = weight[ids].square().sum(dim=1) - weight[special.pad].square().sum()
+    by_hand[[0, 3]] = 0.0  # special tokens stay
+    assert found.scores == pytest.approx(by_hand.double().numpy(), abs=1e-5)

@@ -214,6 +214,10 @@ def test_a_browser_fills_in_the_form_and_reads_the_answer(site: Site) -> None:
         section.get_by_role("button", name="classify").click()
         answer = json.loads(section.get_by_label("answer").inner_text())
         assert answer["label"] in ("negative", "positive")
+        bars = section.get_by_role("group", name="probabilities").locator("meter").all()
+        shown = {str(bar.get_attribute("aria-label")): bar.get_attribute("value") for bar in bars}
+        assert shown == {row["label"]: str(row["score"]) for row in answer["predictions"]}
+        assert re.search(r"\b\d+ ms", section.inner_text())
         assert section.get_by_label("text").input_value() == "the cat ran in the park"
         section.get_by_label("text").fill("")
         section.get_by_role("button", name="classify").click()
