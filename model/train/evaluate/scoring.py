@@ -50,7 +50,9 @@ class WeightedLosses(TrainModule):
         self.model, self.names, self.weights = model, tuple(names), tuple(weights)
         self.precision, self.device_type = precision, device_type
         self._autocast: Callable[[str], AbstractContextManager[object]] = (
-            partial(torch.autocast, dtype=DTYPES[precision])
+            nullcontext
+            if precision == "fp32"
+            else partial(torch.autocast, dtype=DTYPES[precision])
             if precision in ("bf16", "fp16")  # torch's compiler reads it
             else partial(autocast, precision)
         )
