@@ -58,8 +58,8 @@ def export_onnx(
         directory: a local directory, as `write_directory` writes it.
         architecture: class of transformers, as in config.json.
         config: with `int8` also write `onnx/model_int8.onnx`, quantized by onnxruntime: the weights
-            of matrix products in int8 (7 bits), one scale per output channel, and activations in uint8
-            with a scale that is computed at run time.
+            of matrix products in int8 (7 bits), one scale per output channel, and activations in
+            uint8 with a scale that is computed at run time.
 
     Returns:
         By file name: `bytes`, and `max_logit_difference` and `relative_logit_difference` from the

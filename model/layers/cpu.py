@@ -40,9 +40,9 @@ PRODUCT: ContextVar[Callable[..., Tensor] | None] = ContextVar("PRODUCT", defaul
 
 def linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute `functional.linear`, in fp32 with the faster of a CPU's libraries."""
-    if not torch.compiler.is_compiling():  # a graph cannot read it, and none is made there
-        if (other := PRODUCT.get()) is not None and values.numel():
-            return other(values, weight, bias)
+    is_eager = not torch.compiler.is_compiling()  # a graph cannot read the variable
+    if is_eager and (other := PRODUCT.get()) is not None and values.numel():
+        return other(values, weight, bias)
     fp32 = values.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     if ONEDNN and fp32 and values.device.type == "cpu" and values.dim() > 1 and values.numel():
         product: Tensor = _product(values, weight, bias)
