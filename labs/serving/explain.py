@@ -88,7 +88,7 @@ def check_explainable(checkpoint: str, network: nn.Module, metadata: Mapping[str
     if obstacle:
         raise UsageError(
             f"explain needs an encoder that was trained on tokens, and {checkpoint} {obstacle}; "
-            f"leave --explain out"
+            f"ask another checkpoint, or without an explanation"
         )
 
 

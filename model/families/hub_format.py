@@ -150,15 +150,9 @@ class HubFormat:
     def token_fields(
         self, heads: Iterable[str], special: SpecialTokens, separators: int
     ) -> dict[str, Any]:
-        """Return config values that name special tokens.
+        """Return config values that name special tokens; `separators`: those between two texts.
 
-        Args:
-            heads: heads of the checkpoint.
-            special: special tokens of its tokenizer.
-            separators: number that the tokenizer puts into a row with a pair of texts.
-
-        Raises:
-            DataError: Hugging Face's class reads such rows otherwise.
+        Raises DataError: Hugging Face's class reads such rows otherwise.
         """
         return {}
 

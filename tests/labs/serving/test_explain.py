@@ -90,7 +90,7 @@ def test_what_has_no_gradient_by_the_words_of_a_text_is_refused(
     checkpoint.finalize(path)
     (answer,) = cloze.load(path).batch("classify", [TEXT])
     assert answer["label"] in ("a", "b")
-    with pytest.raises(UsageError, match=f"{reason}; leave --explain out"):
+    with pytest.raises(UsageError, match=f"{reason}; ask another checkpoint"):
         next(cloze.load(path).batch("classify", [TEXT], explain=True))
 
 
