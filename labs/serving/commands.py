@@ -276,7 +276,7 @@ def _show_masks(answer: Answer) -> RenderableType:
 
 explain_mask = InferenceCommand(
     "explain-mask",
-    help="Attribute the word at each mask to its context.\n\nIntegrated gradients of the best"
+    help="Attribute a mask's word to its context.\n\nIntegrated gradients of the best"
     " word's logit, and which share of them lies left and right of the mask.",
     text="Text with [MASK].",
     show=_show_masks,

@@ -77,7 +77,15 @@ def try_page(place: Path) -> str:
     served = SimpleNamespace(name="sst2", version="x" * 120, info={"verb": "classify"})
     row = SimpleNamespace(model=served, fields={"text": NAMES[3]}, sent=True)
     page = templates_in(TEMPLATES).get_template("try.html")
-    return page.render(rows=[row], error="an empty 'text'", answer="x" * 120, nonce="n")
+    bars = [[("x" * 120, 0.5), (NAMES[3], 1.0)]]
+    return page.render(
+        rows=[row],
+        error="an empty 'text'",
+        answer="x" * 120,
+        nonce="n",
+        bars=bars,
+        milliseconds=12.3,
+    )
 
 
 def attention(place: Path) -> str:
