@@ -81,6 +81,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     return Scheduling(config, log)
 
 
+SOAK_SECONDS = 1500  # the end of what hangs: three minutes become ten on a machine with other work
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The longest groups first; with `--slice` or `--shard`, only what belongs to it."""
@@ -98,6 +101,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             config.hook.pytest_deselected(items=[item for item in items if item not in mine])
             items[:] = [item for item in items if item in mine]
     slices.longest_first(items, durations)
+    for item in filter(slices.is_left_out, items):
+        limit = item.get_closest_marker("timeout")
+        if limit is None or limit.args[0] < SOAK_SECONDS:
+            item.add_marker(pytest.mark.timeout(SOAK_SECONDS), append=False)
 
 
 def _clocks() -> dict[str, Any]:

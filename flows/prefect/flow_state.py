@@ -17,7 +17,9 @@ from typing import Any
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
+from prefect.events.worker import EventsWorker
 from prefect.exceptions import ObjectNotFound, Pause
+from prefect.flow_engine import BaseFlowRunEngine
 from prefect.runtime import deployment, flow_run
 from prefect.settings import temporary_settings
 from prefect.states import Cancelled, Running, Suspended
@@ -108,7 +110,22 @@ def keep_suspended(message: str, suspended: State[Any]) -> State[Any]:
 
     The automation for silent runs ends its watch with this event; Resume starts a new process.
     """
+    _end_heartbeats()
     expires = suspended.state_details.pause_timeout
     state: State[Any] = Suspended(message=message, pause_expiration_time=expires)
     write(state)
     return state
+
+
+def _end_heartbeats() -> None:
+    """Send no more, and wait for those on their way: after Suspended, one begins a new watch."""
+    # The engine stops its thread seconds later. Its process has no other run.
+    BaseFlowRunEngine._emit_flow_run_heartbeat = lambda *_: None  # type: ignore[method-assign]
+    here = contextvars.copy_context()  # whose settings name the server
+
+    def wait() -> None:
+        here.run(EventsWorker.instance).wait_until_empty()
+
+    sent = threading.Thread(target=wait, daemon=True)
+    sent.start()
+    sent.join(5)  # the server may be away

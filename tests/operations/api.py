@@ -23,7 +23,7 @@ def answer(call: urllib.request.Request) -> Any:
     """The answer; while the server's database is busy (503) it is asked again, as clients do."""
     for pause in (0.5, 1, 2, 4, 8, None):
         try:
-            with urllib.request.urlopen(call, timeout=60) as response:
+            with urllib.request.urlopen(call, timeout=200) as response:
                 return json.loads(response.read() or b"null")
         except urllib.error.HTTPError as error:
             if error.code != 503 or pause is None:

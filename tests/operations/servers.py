@@ -25,7 +25,7 @@ from tests.conftest import REPOSITORY
 from tests.operations.api import answer
 
 ENDED = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-PATIENCE = 400.0  # seconds: the machine may have other work
+PATIENCE = 900.0  # seconds: the machine may have other work
 PLANTED = "correct-horse-battery"  # a secret that is not to be found anywhere
 Found = TypeVar("Found")
 

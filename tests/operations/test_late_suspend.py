@@ -6,24 +6,26 @@ from __future__ import annotations
 
 import contextlib
 import os
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
 import pytest
+from prefect import flow, flow_engine
 from prefect._flow_run_suspension import mark_flow_run_suspension_requested
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
 from prefect.exceptions import Pause
-from prefect.flow_engine import run_flow
+from prefect.flow_engine import BaseFlowRunEngine, run_flow
 from prefect.runtime import flow_run
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelling, Completed, Suspended
 
 from cloze.core.errors import DataError
-from cloze.flows.prefect import graph_run, nightly
-from tests.operations.servers import Operations
+from cloze.flows.prefect import flow_state, graph_run, nightly
+from tests.operations.servers import Operations, until
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -157,3 +159,43 @@ def test_a_suspend_during_the_work_still_suspends(
 
     monkeypatch.setattr(graph_run, "run_as_tasks", run_as_tasks)
     assert end_of(operations, graph_run.full_run) == ("PAUSED", "Suspended")
+
+
+def test_no_heartbeat_follows_suspended(
+    operations: Operations, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One would begin a watch of 90 s, at whose end the suspended run is called Crashed."""
+    monkeypatch.setattr(flow_engine, "MINIMUM_HEARTBEAT_INTERVAL", 1)
+    monkeypatch.setattr(BaseFlowRunEngine, "heartbeat_seconds", 1)
+    monkeypatch.setattr(
+        BaseFlowRunEngine, "_emit_flow_run_heartbeat", BaseFlowRunEngine._emit_flow_run_heartbeat
+    )
+    ids: list[str] = []
+
+    def events() -> list[str]:
+        """Of the run, as they occurred."""
+        found = operations.call(
+            "/events/filter",
+            {
+                "filter": {
+                    "resource": {"id": [f"prefect.flow-run.{ids[0]}"]},
+                    "event": {"prefix": ["prefect.flow-run."]},
+                    "order": "ASC",
+                },
+                "limit": 50,
+            },
+        )["events"]
+        return [event["event"].removeprefix("prefect.flow-run.") for event in found]
+
+    @flow(name="suspended-while-it-beats")
+    def beats() -> None:
+        ids.append(str(flow_run.id))
+        until(lambda: events().count("heartbeat") >= 2)
+        suspended: State[Any] = Suspended(timeout_seconds=3600)
+        state = flow_state.keep_suspended("nothing saved", suspended)
+        time.sleep(4)  # what the engine takes to end, on a busy machine
+        raise Pause(state=state)
+
+    assert end_of(operations, beats) == ("PAUSED", "Suspended")
+    found = until(lambda: "Suspended" in events() and events())
+    assert found.index("Suspended") == len(found) - 1, found

@@ -362,7 +362,7 @@ def test_a_suspended_night_is_the_same_night_after_resume(
     assert cloze_there(operations, "deploy").returncode == 0
     train(place, "dozing", seed=2)  # what a night of another test has evaluated would not be new
     night = "nightly-evaluation/nightly-evaluation"
-    slow = {"finetune.epochs": 400, "night.run_patterns": ["dozing"]}
+    slow = {"finetune.epochs": 100, "night.run_patterns": ["dozing"]}
     earlier = set((operations.runs / "night").glob("finetune@*/_logs/job.json"))
     flow_run = operations.trigger(night, config=str(place / "night.yaml"), overrides=slow)
     before = len(Journal(operations.runs).nights())

@@ -42,7 +42,7 @@ def stage(name: str, out: str, options: list[str], library: str, samples: Path) 
         "--json",
         *options,
         cwd=Path(samples).parent,
-        timeout=280,
+        timeout=900,
     )
 
 
