@@ -33,6 +33,10 @@ class PackedWeight(NamedTuple):
     scales: Tensor
     zeros: Tensor
 
+    def __deepcopy__(self, memo: object) -> PackedWeight:
+        """Return itself: torch cannot copy oneDNN's layout."""
+        return self
+
 
 def pack(weight: Tensor) -> PackedWeight:
     """Return a weight [N, K] in int8."""

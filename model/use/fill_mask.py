@@ -69,7 +69,7 @@ class FillMaskPipeline:
                 f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); {remedy}"
             )
         loaded.require_trained("masked_lm")
-        names = prediction_objectives(loaded.heads)
+        self.names = names = prediction_objectives(loaded.heads)
         if set(names) == {"clm"}:
             raise UsageError(
                 f"{checkpoint} was trained from left to right alone (clm) and fills no masks; use "
