@@ -164,15 +164,30 @@ def fsync_directory(path: str) -> None:
 
 
 @with_client_errors
-def list_files(directory: str) -> list[str]:
-    """Return every file below `directory`, as sorted relative paths with `/` between the parts."""
+def list_files(directory: str, *, follow: bool = True) -> list[str]:
+    """Return every file below `directory`, as sorted relative paths with `/` between the parts.
+
+    `follow`: list what linked folders contain, for readers; else the link, as one more file.
+    """
     fs, inner = filesystem(directory)
     root = inner.rstrip("/") + "/"
-    found = fs.find(inner, detail=not is_disk(fs))
-    if not is_disk(fs):
+    found = fs.find(inner, detail=True)
+    if is_disk(fs):
+        found = _followed(fs, found, (os.path.realpath(inner),)) if follow else found
+    else:
         object_store.note_listed(directory, found)
     # consoles make a folder as an empty object whose name ends in a slash
     return sorted(str(file)[len(root) :] for file in found if not str(file).endswith("/"))
+
+
+def _followed(fs: Any, found: dict[str, Any], above: tuple[str, ...]) -> dict[str, Any]:
+    """Return files found, with those in linked folders; not again in one that leads `above`."""
+    for path in [path for path, info in found.items() if info["islink"] and os.path.isdir(path)]:
+        del found[path]
+        target, here = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
+        if target not in above and not f"{here}/".startswith(f"{target.rstrip('/')}/"):
+            found |= _followed(fs, fs.find(path, detail=True), (*above, target))
+    return found
 
 
 def printable_name(name: str) -> str:
