@@ -218,7 +218,7 @@ class NightlyRun:
                 champion_scores.answers if champion_scores else {},
                 {name: label_scores.answers for name, label_scores in ready.items()},
                 written,
-                limits,
+                {name: limits[name] for name in ready},
                 confidence=self.settings.confidence,
                 promote_if=self.settings.promote_if[SCORE],
             )

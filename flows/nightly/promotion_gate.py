@@ -39,8 +39,6 @@ from cloze.core.label_metrics import COMPARED_METRICS, score
 BETTER, WORSE, NOISE = "better", "worse", "within noise"
 BLOCK_WEIGHTS = 1 << 22  # weights of a block of resamples: 32 MiB
 Floats = npt.NDArray[np.float64]
-
-
 SQUARED = 1e100  # the largest figure, and its inverse the smallest, whose squares add up in a float
 
 
@@ -94,7 +92,6 @@ class TextLosses:
 
 Result = TaskPredictions | SeedScores | TextLosses
 Limits = tuple[bool, str]  # whether a candidate keeps all limits, and clauses about them
-NO_LIMITS: Limits = True, ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,17 +131,13 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionDecision:
-    """The gate's decision and its explanation.
-
-    Attributes:
-        left_out: reason by task, for tasks that could not be compared.
-    """
+    """The gate's decision and its explanation."""
 
     wins: bool  # by its scores
     reason: str
-    limits: Limits = NO_LIMITS
+    limits: Limits = (True, "")
     comparisons: tuple[Comparison, ...] = ()
-    left_out: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)  # reason by task not compared
 
     @property
     def promoted(self) -> bool:
@@ -184,12 +177,11 @@ def choose(
         Name of the best promoted candidate, or else of the best one, and its decision.
     """
     decisions = {
-        name: replace(
-            decide(champion, results, candidates=len(candidates), **settings),
-            limits=(limits or {}).get(name, NO_LIMITS),
-        )
+        name: decide(champion, results, candidates=len(candidates), **settings)
         for name, results in candidates.items()
     }
+    for name, kept in (limits or {}).items():
+        decisions[name] = replace(decisions[name], limits=kept)
 
     def rank(name: str) -> tuple[bool, float, float, str]:
         decision = decisions[name]
@@ -241,9 +233,8 @@ def decide(
     return PromotionDecision(
         wins=WORSE not in verdicts and (BETTER in verdicts or promote_if == "not_worse"),
         reason=f"{figures}; {interval}{missing}",
-        comparisons=comparisons,
-        left_out=left_out,
-    )
+        comparisons=comparisons, left_out=left_out,
+    )  # fmt: skip
 
 
 def compare(

@@ -35,8 +35,8 @@ def test_a_limit_on_what_cannot_be_read(tmp_path, limit, stops):
 
 def test_what_cannot_be_read_is_named_up_to_three_files(tmp_path):
     (tmp_path / "in").mkdir()
-    for name in "abcde":
-        write_jsonl(tmp_path / "in" / f"{name}.jsonl", *(prose(n) for n in range(3)), bad=2)
+    for number, name in enumerate("abcde"):
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", prose(number), bad=2)
     result = make(tmp_path / "out", f"jsonl={tmp_path / 'in'}", on_error="quarantine")
     said = STAGE.headline(result.manifest.summary)
     assert all(f"jsonl/{name}.jsonl: " in said for name in "abc")
