@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 Number = TypeVar("Number", int, float)
 
 _COUNT = re.compile(r"((?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e\d{1,2})?)([kmgb]?)", re.IGNORECASE)
-_ONE = re.compile(r"(?<![\w.,/-])(1 [a-z]+?)(ies|(?<=[^s])s)(?![a-z])")
+_ONE = re.compile(
+    r"(?<![\w.,/-])(1 (?:(?:more|data|training) )?(?:[A-Z]+|[a-z]+?))"
+    r"(ies|(?<=ss|sh)es|(?<=[nrt]ch)es|(?<=x)es|(?<=[^s])s)(?![a-z])"
+)
 _DURATION = re.compile(r"(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?")
 
 

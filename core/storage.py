@@ -21,6 +21,8 @@ from typing import IO, TYPE_CHECKING, Any
 from cloze.core import object_store
 from cloze.core.accounts import open_unlinked
 from cloze.core.errors import DataError, naming
+from cloze.core.links import followed
+from cloze.core.links import linked as linked
 from cloze.core.object_store import Upload, check_right, client_errors, is_disk, with_client_errors
 from cloze.core.object_store import changing_after as changing_after
 from cloze.core.object_store import create_bytes as create_bytes
@@ -54,17 +56,6 @@ def absolute(path: str) -> str:
 def join(base: str, *parts: str) -> str:
     """Append `parts` to `base`; works for local paths and URLs alike."""
     return posixpath.join(str(base), *parts)
-
-
-def linked(path: str) -> str:
-    """Return the URL that `path` leads to through a run's link to a store; else `path`."""
-    head, tail = path.rstrip("/"), ""
-    # A link is a part of the path; what is behind it exists in the store alone.
-    while not has_scheme(path) and head and not os.path.lexists(head):
-        head, _, name = head.rpartition("/")
-        tail = f"/{name}{tail}"
-    target = os.readlink(head) if os.path.islink(head) else ""
-    return f"{target}{tail}" if has_scheme(target) else path
 
 
 @with_client_errors
@@ -164,12 +155,17 @@ def fsync_directory(path: str) -> None:
 
 
 @with_client_errors
-def list_files(directory: str) -> list[str]:
-    """Return every file below `directory`, as sorted relative paths with `/` between the parts."""
+def list_files(directory: str, *, follow: bool = True) -> list[str]:
+    """Return every file below `directory`, as sorted relative paths with `/` between the parts.
+
+    `follow`: list what linked folders contain, for readers; else the link, as one more file.
+    """
     fs, inner = filesystem(directory)
     root = inner.rstrip("/") + "/"
-    found = fs.find(inner, detail=not is_disk(fs))
-    if not is_disk(fs):
+    found = fs.find(inner, detail=True)
+    if is_disk(fs):
+        found = followed(fs, found, (os.path.realpath(inner),)) if follow else found
+    else:
         object_store.note_listed(directory, found)
     # consoles make a folder as an empty object whose name ends in a slash
     return sorted(str(file)[len(root) :] for file in found if not str(file).endswith("/"))

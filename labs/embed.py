@@ -23,7 +23,7 @@ from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.heads import mean_state
 from cloze.model.tasks.encode import TextSamples, encode, evaluation_batches, framed
 from cloze.model.train.device_scalars import read_async
-from cloze.model.train.precision import DTYPES, Precision, autocast
+from cloze.model.train.precision import DTYPES, Precision, autocast, place
 
 Vectors = npt.NDArray[np.float32]
 
@@ -134,9 +134,8 @@ class EmbeddingPipeline:
             assert isinstance(encoder, Encoder)
             encoder = LayerMean(encoder, layers)
         self._device, self._precision = device or torch.device("cpu"), precision
-        self._network: nn.Module = (
-            BiEncoder(encoder, pooler, self.pooling, self.normalize).to(self._device).eval()
-        )
+        network = BiEncoder(encoder, pooler, self.pooling, self.normalize).eval()
+        self._network: nn.Module = place(network, self._device, precision)
         self.parameters = sum(weight.numel() for weight in self._network.parameters())
         layout = layout_for([self._network], self._device, DTYPES[precision])
         self._layout: LayoutKind = "rows" if layers else layout

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from cloze.core import processes
+from cloze.core.humanize import agree
 from cloze.core.stages.cost import MachineSpec
 
 Kind = Literal["cpu", "cuda"]
@@ -142,7 +143,7 @@ def this_cpu(cores: int) -> Device:
     """Describe the CPU of this machine, with this number of cores."""
     bf16 = bf16_core_speed()
     return Device(
-        name=f"{platform.machine()} CPU, {cores} core{'s' if cores > 1 else ''}",
+        name=agree(f"{platform.machine()} CPU, {cores} cores"),
         memory=float(processes.memory_limit()),
         bf16=None if bf16 is None else bf16 * cores,
         fp32=FP32_CORE_SPEED * cores,

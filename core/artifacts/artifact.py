@@ -311,7 +311,7 @@ def find_artifacts(path: str) -> list[str]:
     if is_artifact(path):
         return [path]
     artifacts: list[str] = []
-    names = storage.list_files(path) if storage.is_dir(path) else []
+    names = storage.list_files(path, follow=False) if storage.is_dir(path) else []
     for name in sorted(names, key=lambda name: (name.count("/"), name)):
         directory = storage.join(path, posixpath.dirname(name))
         is_nested = any(directory.startswith(f"{outer}/") for outer in artifacts)

@@ -67,7 +67,7 @@ def check_not_foreign(out: str) -> None:
 
     Raises UsageError: `out` is a file, or contains something else.
     """
-    files = storage.list_files(out)
+    files = storage.list_files(out, follow=False)
     if files == [""]:
         raise UsageError(f"{out} is a file; name a directory that does not exist yet")
     foreign = _foreign(files)
@@ -118,7 +118,7 @@ def _check(
             )
         return Claim(stage)
     if claim is None:
-        foreign = _foreign(storage.list_files(out))
+        foreign = _foreign(storage.list_files(out, follow=False))
         if foreign:
             raise _foreign_content(out, foreign)
     elif not _is_begun(claim, wanted):
@@ -168,7 +168,10 @@ def claim_directory(
         # The manifest first: without it nobody takes what is half removed for finished.
         storage.remove_file(storage.join(out, artifact.MANIFEST))
         # top-level names, so that no empty directory stays
-        for name in {name.split("/", 1)[0] for name in storage.list_files(out)} - {LOCK, BUILDING}:
+        for name in {name.split("/", 1)[0] for name in storage.list_files(out, follow=False)} - {
+            LOCK,
+            BUILDING,
+        }:
             storage.remove(storage.join(out, name))
     storage.make_dirs(out)
     # The build id stays over attempts, as their work counts; the token is new each time.

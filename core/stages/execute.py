@@ -249,7 +249,8 @@ def _remove_temporary(out: str, names: tuple[str, ...]) -> None:
     """Remove the build's own files from the finished artifact, the claim last."""
     for name in (SCRATCH, *names):
         storage.remove(storage.join(out, name))
-    for name in storage.list_files(out) if storage.is_local(out) else ():  # of killed writers
+    left = storage.list_files(out, follow=False) if storage.is_local(out) else ()
+    for name in left:  # of killed writers
         if posixpath.basename(name).startswith(storage.TEMPORARY):
             storage.remove(storage.join(out, name))
     claim.release(out)

@@ -262,19 +262,6 @@ def with_launchers(config: type[M]) -> type[M]:
 class Execution(AttemptOptions, DeviceOptions, TrainingOptions, LaunchOptions, BeamOptions):
     """All options of how a stage runs."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _absorb_earlier(cls, values: Any) -> Any:
-        """Take `cpus` for `resources.cpus`, and no `remote_python`, as earlier versions wrote."""
-        if not isinstance(values, Mapping):
-            return values
-        rest = {name: value for name, value in values.items() if name != "cpus"}
-        if "cpus" in values:
-            rest["resources"] = {"cpus": values["cpus"], **dict(rest.get("resources") or {})}
-        if python := rest.pop("remote_python", None):
-            raise ValueError(f"remote_python ({python}) is launcher.python in the site's file now")
-        return rest
-
     @model_validator(mode="after")
     def _check_counts(self) -> Execution:
         if self.min_processes is not None and self.min_processes > self.processes:

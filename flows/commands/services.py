@@ -200,6 +200,7 @@ def _serve_dashboard(port: int | None, host: str, allowed_hosts: str, as_json: b
 
     def announce() -> None:
         click.echo(f"Dashboard of {runs}: {address}; Ctrl-C ends it.", err=True)
+        click.echo("It has no login: every account that can connect reads the runs.", err=True)
         if as_json:
             emit({"page": address, "runs": str(runs)})
 

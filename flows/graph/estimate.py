@@ -19,6 +19,7 @@ from typing import Any, Literal
 
 from cloze.core.artifacts import artifact
 from cloze.core.errors import ClozeError
+from cloze.core.humanize import agree
 from cloze.core.stages.cost import (
     CostEstimate,
     CostModel,
@@ -192,7 +193,7 @@ def place(step: PlannedNode, expected: Estimate) -> str:
         return THIS_HOST
     given = resources(step, expected)
     amounts = {"GPU": given.gpus, "core": given.cpus}
-    words = [f"{count} {name}{'s' * (count != 1)}" for name, count in amounts.items() if count]
+    words = [agree(f"{count} {name}s") for name, count in amounts.items() if count]
     words += filter(None, (given.memory, given.time))
     if stages.stage(step.node.stage).parallel:
         words = [f"nodes {execution.nodes}, processes {execution.processes} each", *words]

@@ -175,7 +175,7 @@ class NightlyRun:
             _journal_entry(self.candidates[label], label_scores)
             for label, label_scores in ready.items()
         ]
-        outcome.champion, outcome.replaced = promoted or previous, previous if promoted else None
+        outcome.champion = promoted or previous
         outcome.message = outcome.describe_checkpoints(len(failed))
         # Before the registry: the journal decides, and MLflow's alias follows it.
         line = self._journal_line(failed, promoted)
@@ -208,33 +208,26 @@ class NightlyRun:
                 return is_measured, len(own.values), goodness(own.mean), written[name], name
 
             label, reason = max(ready, key=rank), self.broken_champion or "the first champion"
-            is_measured = is_finite(ready[label].mean)
-            why = f"promoted: {reason}, so there is no comparison"
-            outcome.decision = PromotionDecision(
-                promoted=is_measured,
-                why=why if is_measured else "kept: no candidate has a score",
-                left_out={},
-            )
+            reason = f"{reason}, so there is no comparison"
+            if not (wins := is_finite(ready[label].mean)):
+                reason = "no candidate has a score"
+            outcome.decision = PromotionDecision(wins=wins, reason=reason, limits=limits[label])
         else:
             champion_scores = scores.get(self.champion_label or "")
             label, outcome.decision = promotion_gate.choose(
                 champion_scores.answers if champion_scores else {},
                 {name: label_scores.answers for name, label_scores in ready.items()},
                 written,
+                {name: limits[name] for name in ready},
                 confidence=self.settings.confidence,
                 promote_if=self.settings.promote_if[SCORE],
             )
-        candidate, decision, (holds, clauses) = (
-            self.candidates[label],
-            outcome.decision,
-            limits[label],
-        )
-        outcome.candidate = candidate.key
-        why = (decision.why if holds else decision.why.replace("promoted", "kept", 1)) + clauses
-        outcome.decision = replace(decision, promoted=decision.promoted and holds, why=why)
+        outcome.candidate = self.candidates[label].key
         if not outcome.decision.promoted:
             return None
-        promoted = journal.as_champion(candidate, ready[label].hundredths(), outcome.decision.why)
+        promoted = journal.as_champion(
+            self.candidates[label], ready[label].hundredths(), outcome.decision.why
+        )
         # Before the journal names it: its training may prune the checkpoint at any time.
         journal.keep_champion_files(self.journal, promoted)
         return promoted

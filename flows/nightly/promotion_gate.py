@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import inf, isclose
 from typing import Any, Literal
 
@@ -39,8 +39,6 @@ from cloze.core.label_metrics import COMPARED_METRICS, score
 BETTER, WORSE, NOISE = "better", "worse", "within noise"
 BLOCK_WEIGHTS = 1 << 22  # weights of a block of resamples: 32 MiB
 Floats = npt.NDArray[np.float64]
-
-
 SQUARED = 1e100  # the largest figure, and its inverse the smallest, whose squares add up in a float
 
 
@@ -93,6 +91,7 @@ class TextLosses:
 
 
 Result = TaskPredictions | SeedScores | TextLosses
+Limits = tuple[bool, str]  # whether a candidate keeps all limits, and clauses about them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,16 +131,21 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PromotionDecision:
-    """The gate's decision and its explanation.
+    """The gate's decision and its explanation."""
 
-    Attributes:
-        left_out: reason by task, for tasks that could not be compared.
-    """
-
-    promoted: bool
-    why: str
+    wins: bool  # by its scores
+    reason: str
+    limits: Limits = (True, "")
     comparisons: tuple[Comparison, ...] = ()
-    left_out: Mapping[str, str]
+    left_out: Mapping[str, str] = field(default_factory=dict)  # reason by task not compared
+
+    @property
+    def promoted(self) -> bool:
+        return self.wins and self.limits[0]
+
+    @property
+    def why(self) -> str:
+        return f"{'promoted' if self.promoted else 'kept'}: {self.reason}{self.limits[1]}"
 
     @property
     def strength(self) -> float:
@@ -157,6 +161,7 @@ def choose(
     champion: Mapping[str, Result],
     candidates: Mapping[str, Mapping[str, Result]],
     written: Mapping[str, float] | None = None,
+    limits: Mapping[str, Limits] | None = None,
     **settings: Any,
 ) -> tuple[str, PromotionDecision]:
     """Compare every candidate with the champion.
@@ -165,6 +170,7 @@ def choose(
         champion: result by task.
         candidates: results by name and task; their order does not matter.
         written: Unix seconds by name; of equal candidates the newest is the best, then by name.
+        limits: what `NightSettings.check_limits` returns, by name.
         settings: arguments of `decide`.
 
     Returns:
@@ -174,6 +180,8 @@ def choose(
         name: decide(champion, results, candidates=len(candidates), **settings)
         for name, results in candidates.items()
     }
+    for name, kept in (limits or {}).items():
+        decisions[name] = replace(decisions[name], limits=kept)
 
     def rank(name: str) -> tuple[bool, float, float, str]:
         decision = decisions[name]
@@ -212,25 +220,21 @@ def decide(
     tasks = [task for task in candidate if task not in left_out]
     missing = "".join(f"; {task} is not compared: {reason}" for task, reason in left_out.items())
     if not tasks:
-        return PromotionDecision(
-            promoted=False, why=f"kept: no task can be compared{missing}", left_out=left_out
-        )
+        reason = f"no task can be compared{missing}"
+        return PromotionDecision(wins=False, reason=reason, left_out=left_out)
     share = 1 - (1 - confidence) / (len(tasks) * candidates)
     comparisons = tuple(
         compare(task, champion[task], candidate[task], share, resamples, seed) for task in tasks
     )
     verdicts = {comparison.verdict for comparison in comparisons}
-    promoted = WORSE not in verdicts and (BETTER in verdicts or promote_if == "not_worse")
-    word = "promoted" if promoted else "kept"
     interval = f"{confidence:.0%} interval{'s, together' if len(tasks) * candidates > 1 else ''}"
     interval += f" with {candidates} candidates" if candidates > 1 else ""
     figures = ", ".join(comparison.describe() for comparison in comparisons)
     return PromotionDecision(
-        promoted=promoted,
-        why=f"{word}: {figures}; {interval}{missing}",
-        comparisons=comparisons,
-        left_out=left_out,
-    )
+        wins=WORSE not in verdicts and (BETTER in verdicts or promote_if == "not_worse"),
+        reason=f"{figures}; {interval}{missing}",
+        comparisons=comparisons, left_out=left_out,
+    )  # fmt: skip
 
 
 def compare(

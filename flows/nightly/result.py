@@ -52,7 +52,6 @@ class NightlyResult:
     decision: PromotionDecision | None = None
     candidate: str | None = None
     champion: Champion | None = None
-    replaced: Champion | None = None
     warnings: list[str] = field(default_factory=list)
     trend: str | None = None
     message: str = ""

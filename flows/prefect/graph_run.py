@@ -30,7 +30,7 @@ from prefect.states import Cancelled, Completed, Crashed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 from rich.console import Console
 
-from cloze.core import accounts
+from cloze.core import accounts, places
 from cloze.core.errors import ClozeError, StoppedError
 from cloze.core.processes import request_death_signal
 from cloze.core.secrets import redact
@@ -47,7 +47,7 @@ from cloze.flows.prefect.node import (
 )
 from cloze.flows.prefect.parameters import parameters_of
 from cloze.flows.prefect.publishing import ArtifactPublisher
-from cloze.flows.run import status_file
+from cloze.flows.run import source, status_file
 from cloze.flows.run.session import RunSession
 
 _SIGNAL = signal.SIGUSR2
@@ -254,6 +254,7 @@ def run_as_tasks(session: RunSession, retries: int) -> State[Any]:
     """Run the nodes of an entered session as task runs. Raises the errors of failed nodes."""
     assert session.record is not None
     session.record.update(prefect=str(flow_run.id))
+    source.remember(str(flow_run.id), session.record.content["source"], places.runs_directory())
     in_terminal = ACTIVE.get() is not None
     if in_terminal and PREFECT_UI_URL.value():
         session.screen.print(

@@ -33,7 +33,7 @@ from cloze.core.accounts import project, share
 from cloze.core.artifacts import fingerprints
 from cloze.core.artifacts.lock import is_locked, locked
 from cloze.core.errors import ClozeError, DataError, UsageError
-from cloze.core.humanize import format_bytes
+from cloze.core.humanize import agree, format_bytes
 from cloze.core.places import runs_directory
 from cloze.core.records import read_record
 from cloze.core.secrets import redact
@@ -170,7 +170,7 @@ def _total(sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def _describe(seen: Mapping[str, Any]) -> str:
-    return f"{seen['files']:,} file{'s' * (seen['files'] != 1)}, {format_bytes(seen['bytes'])}"
+    return agree(f"{seen['files']:,} files, {format_bytes(seen['bytes'])}")
 
 
 def _schedule_looks(client: SyncPrefectClient, name: str, values: Mapping[str, Any]) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeGuard
 
@@ -18,7 +19,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from cloze.core import storage
-from cloze.core.accounts import open_unlinked
+from cloze.core.accounts import open_record, open_unlinked
 from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.errors import UsageError, describe_os_error
 from cloze.core.identity import RECORDED, digest, package_root, recorded_source
@@ -28,6 +29,9 @@ from cloze.flows.data import DATA, FILES
 from cloze.flows.run import status_file
 from cloze.flows.run.targets import Target
 from cloze.flows.views import terminal
+
+FLOW_RUNS = ".flow-runs"  # of a runs directory: the source of each flow run's last start
+RETAINED_FLOW_RUNS = 1000
 
 
 def is_copy(source: str | None) -> TypeGuard[str]:
@@ -138,16 +142,26 @@ def enter(target: Target, runs: Path) -> None:
         os.execv(sys.executable, [sys.executable, "-m", "cloze", *sys.argv[1:]])
 
 
+def remember(flow_run: str, recorded: str | None, runs: Path) -> None:
+    """Record the source of a start of a Prefect flow run, for `retake`; a full disk is ignored."""
+    if is_copy(recorded):
+        with suppress(OSError):
+            note = runs / FLOW_RUNS / flow_run
+            storage.write_bytes(str(note), recorded.encode(), opener=open_record)
+            notes = sorted(note.parent.iterdir(), key=lambda path: path.stat().st_mtime)
+            for old in notes[:-RETAINED_FLOW_RUNS]:
+                old.unlink(missing_ok=True)
+
+
 def retake(flow_run: str, runs: Path) -> str | None:
     """Let a retry of a Prefect flow run, not imported yet, take the source of its last start.
 
     Return and raise as `_take`.
     """
-    files = (file for run in status_file.directories(runs) for file in status_file.records_in(run))
-    records = filter(None, map(status_file.read_file, files))
-    starts = [each.get("source") for each in records if each.get("prefect") == flow_run]
-    remedy = "a new flow run of its deployment takes today's"
-    return _take(starts[-1] if starts else None, runs, remedy)
+    recorded = None
+    with suppress(OSError):
+        recorded = (runs / FLOW_RUNS / flow_run).read_text()
+    return _take(recorded, runs, "a new flow run of its deployment takes today's")
 
 
 def _take(recorded: str | None, runs: Path, otherwise: str) -> str | None:

@@ -105,6 +105,8 @@ def resolve_path(text: str, option: str = "") -> str:
     text = linked(text)
     if has_scheme(text) or Path(text).exists():
         return text
+    if os.path.islink(text):
+        raise DataError(f"{option}{text} is a link to {os.readlink(text)}, which does not exist")
     try:
         return resolve(text).path
     except DataError:

@@ -31,7 +31,7 @@ from starlette.types import ASGIApp
 
 from cloze.core.accounts import owner
 from cloze.core.errors import ClozeError
-from cloze.core.humanize import format_duration, templates_in
+from cloze.core.humanize import agree, format_duration, templates_in
 from cloze.flows.machine import slots
 from cloze.flows.nightly.journal import Champion, Journal
 from cloze.flows.run import server_addresses, status_file
@@ -264,7 +264,7 @@ def slot_rows() -> list[tuple[str, str, str]]:
     for (run, node), node_slots in slots_by_node.items():
         gpus = [slot for slot in node_slots if slot.startswith(slots.GPU)]
         cores = len(node_slots) - len(gpus)
-        labels = [*gpus, *([f"{cores} core{'s' if cores != 1 else ''}"] if cores else [])]
+        labels = [*gpus, *([agree(f"{cores} cores")] if cores else [])]
         rows.append((run, node, " ".join(labels)))
     return rows
 

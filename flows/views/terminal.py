@@ -26,7 +26,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cloze.core.figures import goodness, is_finite
-from cloze.core.humanize import format_duration, on_one_line, printable
+from cloze.core.humanize import agree, format_duration, on_one_line, printable
 from cloze.core.stages.execute import BuildResult
 from cloze.flows.graph.stages import headline
 
@@ -274,7 +274,7 @@ def _result(text: str) -> str:
             figures += f"; {clause}"
         else:
             left_out += 1
-    more = f"; {left_out} more note{'s' * (left_out > 1)} in the log"
+    more = agree(f"; {left_out} more notes in the log")
     return figures + more * bool(left_out)
 
 

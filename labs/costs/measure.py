@@ -22,7 +22,7 @@ from cloze.model.families.models import load_backbone
 from cloze.model.families.pretraining import encode
 from cloze.model.tasks.files import write_json
 from cloze.model.train.distributed import init_distributed
-from cloze.model.train.precision import Precision, autocast, resolve
+from cloze.model.train.precision import Precision, autocast, place, resolve
 
 WARM, FEWEST = 3, 10  # passes before timing; timed ones at least
 BUSY = 0.5  # load per core, above which a note says so
@@ -86,7 +86,8 @@ def run(config: LatencyConfig, build: BuildContext) -> StageResult:
             f"machine, ratios to another model are not"
         )
     encoders = {
-        name: load_backbone(own.model, own.state).encoder.to(device) for name, own in loaded.items()
+        name: place(load_backbone(own.model, own.state).encoder, device, precision)
+        for name, own in loaded.items()
     }
     vocab_size = min(own.model.vocab_size for own in loaded.values())
     cells: list[dict[str, Any]] = []

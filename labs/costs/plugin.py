@@ -21,6 +21,6 @@ PLUGIN = Plugin(
             name: Row(f"{_LAB}.limits:{name.upper()}")
             for name in ("latency_ms", "latency_p99_ms", "latency_ratio", "energy_mj", "size_mb")
         },
-        "precisions": {"int8": Row(f"{_LAB}.int8:int8_products")},
+        "precisions": {"int8": Row(f"{_LAB}.int8:convert")},
     },
 )

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from cloze.core.config import StageConfig
-from cloze.core.humanize import format_bytes, format_count
+from cloze.core.humanize import agree, format_bytes, format_count
 from cloze.core.stages.stage import InputSpec, Stage, deferred
 
 Sizes = tuple[Annotated[int, Field(ge=1)], ...]
@@ -50,8 +50,7 @@ def _headline(summary: Mapping[str, Any]) -> str:
 
 def describe(cell: Mapping[str, Any]) -> str:
     """Return `1 × 128 tokens, 2 threads`."""
-    threads = f"{cell['threads']} thread{'s' * (cell['threads'] > 1)}"
-    return f"{cell['batch_size']} × {cell['length']} tokens, {threads}"
+    return agree(f"{cell['batch_size']} × {cell['length']} tokens, {cell['threads']} threads")
 
 
 # Latency of the encoder, alone or in alternation with the champion's. File: `metrics.json`, with

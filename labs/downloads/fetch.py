@@ -22,6 +22,7 @@ import click
 
 from cloze.core import storage
 from cloze.core.errors import DataError, UsageError, did_you_mean
+from cloze.core.humanize import agree
 from cloze.flows.commands.base.field_options import Count
 from cloze.flows.commands.base.options import complete_from, emit, json_option
 from cloze.labs.downloads.archives import ARCHIVES, check_format, unpack
@@ -318,7 +319,7 @@ def fetch(
         emit({**record, "directory": str(target), "files": present, "tasks": read})
         return
     use = f"; for --task {', '.join(read)} --data {place}" if read else ""
-    click.echo(f"{len(files)} file(s) in {target}; licence: {row.licence}{use}")
+    click.echo(f"{agree(f'{len(files)} files')} in {target}; licence: {row.licence}{use}")
 
 
 def _read_record(path: Path, name: str, licence: str) -> dict[str, Any]:

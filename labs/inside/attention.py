@@ -21,7 +21,7 @@ from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.encoder import Encoder
 from cloze.model.layers.layout import BatchLayout
 from cloze.model.tasks.encode import TextSamples, encode
-from cloze.model.train.precision import Precision, autocast, placement
+from cloze.model.train.precision import Precision, autocast, place, placement
 from cloze.model.use.request import Request, shortened
 from cloze.model.use.verb import Verb
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
@@ -100,6 +100,7 @@ class AttentionPipeline(AttentionReader):
     ) -> None:
         self._precision, self._device = precision, device or torch.device("cpu")
         super().__init__(path, self._device)
+        place(self.encoder, self._device, precision)
 
     def encode(self, text: str, pair: str | None = None) -> TextSamples:
         """Tokenize a text, or a pair in the tokenizer's frame; the result has one sample.

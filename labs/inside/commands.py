@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cloze.core.humanize import agree
 from cloze.flows.commands.base.inference_command import Answer, InferenceCommand, Request
 from cloze.flows.commands.base.options import SINGLE_DEVICE_FIELDS, GroupedOption
 from cloze.flows.commands.base.stage_command import StageArguments, StageCommand, run_stage
@@ -68,7 +69,7 @@ def attention(request: Request, options: Mapping[str, Any], pair: str | None) ->
 
     def finish(summary: Mapping[str, Any]) -> str:
         count = page.write(out, request.checkpoint)
-        return f"the attention maps of {count:,} text{'s' * (count > 1)}"
+        return agree(f"the attention maps of {count:,} texts")
 
     attention.predict_into_file(request, {**options, "common": fields}, receive, finish)
 

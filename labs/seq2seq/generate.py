@@ -22,7 +22,7 @@ from cloze.model import checkpoint
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
 from cloze.model.pyfunc import Params, answer_table, column_texts, input_table
-from cloze.model.train.precision import Precision, autocast, placement
+from cloze.model.train.precision import Precision, autocast, place, placement
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
 
@@ -66,7 +66,7 @@ class TextGenerationPipeline:
             raise UsageError(_refusal(path, loaded.heads))
         loaded.require_trained("masked_lm", "lm")
         self._device, self._precision = device or torch.device("cpu"), precision
-        network: Any = load_model(loaded.model, loaded.state).to(self._device)
+        network: Any = place(load_model(loaded.model, loaded.state), self._device, precision)
         self.longest = loaded.model.max_position_embeddings
         self._encoder: nn.Module = network.encoder
         self._head: nn.Module = network.lm if "lm" in names else network.masked_lm

@@ -20,7 +20,7 @@ from cloze.model import checkpoint
 from cloze.model.families.models import load_model
 from cloze.model.tasks.heads import trained_network
 from cloze.model.tasks.table import load_task, task_options
-from cloze.model.train.precision import Precision, autocast
+from cloze.model.train.precision import Precision, autocast, place
 
 POSITIONS = 4096  # of a batch's sources, times beams; sources are sorted by length
 
@@ -76,11 +76,11 @@ class TextToTextPipeline:
         if RETRIEVAL in metadata:
             task = load_task(str(metadata["name"]), metadata.get("options"))
             rag = trained_network(task, loaded.model, loaded.state, metadata, loaded.path)
-            self._rag = cast(RagNetwork, rag.to(self._device))
+            self._rag = cast(RagNetwork, place(rag, self._device, precision))
             self._rag.store = open_store(metadata, loaded.path, self.pieces, corpus)
             self._network = self._rag.encoder
             return
-        network = load_model(loaded.model, loaded.state).to(self._device)
+        network = place(load_model(loaded.model, loaded.state), self._device, precision)
         self._network = cast(EncoderDecoder, network.encoder)
 
     def question(self, text: str) -> list[int]:

@@ -10,9 +10,7 @@ import torch
 from cloze.core.errors import UsageError
 from cloze.labs.serving.explain import attribute, check_explainable, context_shares
 from cloze.labs.serving.verbs import ExplainMaskConfig
-from cloze.model import checkpoint as checkpoints
 from cloze.model.data.batch import move
-from cloze.model.families.config import prediction_objectives
 from cloze.model.layers.batch import Batch
 from cloze.model.objectives import objectives
 from cloze.model.train.precision import placement
@@ -31,7 +29,7 @@ class ExplainMask(Verb[Question]):
     def __init__(self, checkpoint: str, config: ExplainMaskConfig) -> None:
         self._filler = FillMaskPipeline(checkpoint, **placement(config.device, config.precision))
         self._device = next(self._filler.model.parameters()).device
-        names = prediction_objectives(checkpoints.load(checkpoint).heads)
+        names = self._filler.names
         if "mntp" in names or any(own.transform for own in objectives(names)):
             raise UsageError(
                 f"explain-mask explains models that see both sides of a mask, and {checkpoint} was "

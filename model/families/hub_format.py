@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from cloze.core.errors import DataError, UsageError
+from cloze.core.errors import DataError
 from cloze.model.families.config import ModelConfig, prediction_objectives
 from cloze.model.families.key_map import POSITION_IDS, Drop, KeyMap
-from cloze.model.families.registry import FAMILIES, parse_model
+from cloze.model.families.registry import parse_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,7 +40,6 @@ TASK_ROWS: dict[str, tuple[Row, ...]] = {
     "token_classifier": (("token_classifier.{p}", "classifier.{p}"),),
     "choice": (("choice.{p}", "classifier.{p}"),),
 }
-OTHER_HUBS = ("CAUSAL_HUB", "GENERATOR_HUB")  # names of further formats in a family's module
 EMBEDDING = "embedding"  # head without weights: the encoder's states, pooled by their reader
 ENCODER = frozenset({EMBEDDING})
 LABELLED = ("classifier", "token_classifier")  # heads with one output per label
@@ -379,30 +378,3 @@ def _labels(heads: Iterable[str], task: Mapping[str, Any]) -> dict[str, Any]:
         "id2label": {str(number): label for number, label in enumerate(names)},
         "label2id": {label: number for number, label in enumerate(names)},
     }
-
-
-def hub_of(family: str, heads: Mapping[str, Any] = MappingProxyType({})) -> HubFormat:
-    """Return the Hugging Face format of a family, for a model with these heads.
-
-    Raises:
-        UsageError: the family is unknown, or has no Hugging Face format.
-    """
-    hubs, objectives = formats([family]), set(prediction_objectives(heads))
-    if not hubs:
-        known = ", ".join(sorted(exportable()))
-        raise UsageError(f"family ({family!r}) has no Hugging Face form; choose from {known}")
-    fitting = [hub for hub in hubs if objectives & set(hub.objectives)] or hubs[:1]
-    whole = (hub for hub in fitting if frozenset(heads) - {*hub.unexported} in hub.architectures)
-    return next(whole, fitting[0])
-
-
-def formats(families: Iterable[str] = ()) -> list[HubFormat]:
-    """Return the Hugging Face formats of families, else of all: `HUB` and others of modules."""
-    modules = list(map(FAMILIES.find, families)) or FAMILIES.loaded().values()
-    hubs = [getattr(module, name, None) for module in modules for name in ("HUB", *OTHER_HUBS)]
-    return [hub for hub in hubs if hub is not None]
-
-
-def exportable() -> tuple[str, ...]:
-    """Return the families with a Hugging Face format."""
-    return tuple(name for name, family in FAMILIES.loaded().items() if hasattr(family, "HUB"))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from contextvars import ContextVar
 from functools import partial
 from typing import Any, cast
 
@@ -34,15 +33,8 @@ _ROUNDS = ((16, 0x7FEB352D), (15, 0x846CA68B - (1 << 32)))  # shift and factor
 _PACKED = 4  # 16-bit numbers in each 64-bit draw of the generator
 
 
-# What computes `linear` in a context instead, such as products of another precision.
-PRODUCT: ContextVar[Callable[..., Tensor] | None] = ContextVar("PRODUCT", default=None)
-
-
 def linear(values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Compute `functional.linear`, in fp32 with the faster of a CPU's libraries."""
-    is_eager = not torch.compiler.is_compiling()  # a graph cannot read the variable
-    if is_eager and (other := PRODUCT.get()) is not None and values.numel():
-        return other(values, weight, bias)
     fp32 = values.dtype == weight.dtype == torch.float32 and not torch.is_autocast_enabled("cpu")
     if ONEDNN and fp32 and values.device.type == "cpu" and values.dim() > 1 and values.numel():
         product: Tensor = _product(values, weight, bias)

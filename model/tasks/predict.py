@@ -29,7 +29,7 @@ from cloze.model.tasks.task import Examples, Member, Metrics, Samples, Split, en
 from cloze.model.train.device_scalars import read_async
 from cloze.model.train.distributed import World
 from cloze.model.train.plan.estimates import FORWARD
-from cloze.model.train.precision import Precision
+from cloze.model.train.precision import Precision, place
 from cloze.model.train.spec.interfaces import EvaluationInterrupted
 from cloze.model.train.spec.schedules import ScheduleProgress
 from cloze.pipeline import tokenizer
@@ -193,7 +193,7 @@ class FinetunedModel:
         network = trained_network(self.task, loaded.model, state, self.metadata, loaded.path)
         attach(network, self.tokenizer, path, self.metadata)
         self.device = self._world.device
-        self.network = network.to(self.device)
+        self.network = place(network, self.device, precision)
         self.objective = TaskObjective(self.task, self.network, precision, self.device)
         self.truncated = 0
         self.parameters = sum(parameter.numel() for parameter in network.parameters())

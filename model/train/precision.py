@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, TypeVar
 
 import torch
+from torch import nn
 
 from cloze.core.errors import UsageError
 from cloze.core.plugins import Table
@@ -21,9 +22,10 @@ DTYPES: dict[Precision, torch.dtype] = {
     "fp16": torch.float16,
     "int8": torch.float32,  # of what is no product
 }
+Network = TypeVar("Network", bound=nn.Module)
 Context = contextlib.AbstractContextManager[object]
-# Contexts of inference in further precisions, by device type; they refuse the wrong devices.
-PRECISIONS: Table[Callable[[str], Context]] = Table("precisions", "precision", {})
+# Further precisions of inference: each replaces layers of a network, and refuses other devices.
+PRECISIONS: Table[Callable[[nn.Module, torch.device], None]] = Table("precisions", "precision", {})
 AMPERE = (8, 0)  # first CUDA capability with bf16
 
 
@@ -37,7 +39,7 @@ def native_bf16(device: torch.device) -> bool:
 def resolve(requested: RequestedPrecision, device: torch.device) -> Precision:
     """Resolve `auto` to bf16 or fp32 by the device. The caller records the result."""
     if requested in PRECISIONS:
-        PRECISIONS[requested](device.type)
+        PRECISIONS[requested](nn.Module(), device)
     if requested == "auto":
         return "bf16" if native_bf16(device) else "fp32"
     return requested
@@ -54,6 +56,14 @@ def placement(device: str, precision: RequestedPrecision) -> Placement:
     """Resolve the options `device` and `precision`; raises as `resolve_device`."""
     resolved = resolve_device(device)
     return Placement(device=resolved, precision=resolve(precision, resolved))
+
+
+def place(network: Network, device: torch.device, precision: Precision) -> Network:
+    """Move a network for inference to a device, and replace layers if the precision does."""
+    network = network.to(device)
+    if precision in PRECISIONS:
+        PRECISIONS[precision](network, device)
+    return network
 
 
 def resolve_for_run(
@@ -101,10 +111,8 @@ def check_grad_reduce_dtype(grad_reduce_dtype: Precision, precision: Precision) 
 
 def autocast(precision: Precision, device_type: str) -> Context:
     """Return the context of a forward pass; everything outside of it stays fp32."""
-    if precision == "fp32":
+    if (dtype := DTYPES[precision]) is torch.float32:
         return contextlib.nullcontext()
-    if (dtype := DTYPES[precision]) is torch.float32:  # a further one
-        return PRECISIONS[precision](device_type)
     return torch.autocast(device_type, dtype=dtype)
 
 

@@ -22,7 +22,7 @@ from cloze.model.train.distributed import init_distributed
 from cloze.model.train.evaluate.heldout import HeldoutSet, evaluate
 from cloze.model.train.evaluate.scoring import PretrainModule
 from cloze.model.train.loop.data import attention_modes, open_dataset
-from cloze.model.train.precision import DTYPES, resolve
+from cloze.model.train.precision import DTYPES, place, resolve
 from cloze.model.train.resume.initialization import build_network, initial_model
 from cloze.model.use.configs import MergeConfig, PerplexityConfig
 
@@ -149,7 +149,7 @@ def compute_perplexity(config: PerplexityConfig, build: BuildContext) -> StageRe
     if trained_objectives in (("mlm",), ("lm",)):
         trained_objectives = None  # the default of model and dataset
     names = choose(initial.model, data.info, trained_objectives, None)
-    scoring = PretrainModule(network, names, precision).to(world.device)
+    scoring = place(PretrainModule(network, names, precision), world.device, precision)
     heldout = HeldoutSet(
         shards=data.heldout,
         rows=rows,

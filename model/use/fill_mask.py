@@ -19,7 +19,7 @@ from cloze.model.data.batch import move
 from cloze.model.families.config import prediction_objectives
 from cloze.model.families.models import load_model
 from cloze.model.objectives import objectives
-from cloze.model.train.precision import Precision, autocast, placement
+from cloze.model.train.precision import Precision, autocast, place, placement
 from cloze.model.use.configs import FillMaskConfig
 from cloze.model.use.request import Request, shortened
 from cloze.model.use.verb import Verb
@@ -69,7 +69,7 @@ class FillMaskPipeline:
                 f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); {remedy}"
             )
         loaded.require_trained("masked_lm")
-        names = prediction_objectives(loaded.heads)
+        self.names = names = prediction_objectives(loaded.heads)
         if set(names) == {"clm"}:
             raise UsageError(
                 f"{checkpoint} was trained from left to right alone (clm) and fills no masks; use "
@@ -82,7 +82,7 @@ class FillMaskPipeline:
         self._reader = self.pieces.backend_naming([self.mask_token])
         self.longest = loaded.model.max_position_embeddings
         self._device, self._precision = device or torch.device("cpu"), precision
-        self.model = load_model(loaded.model, loaded.state).to(self._device)
+        self.model = place(load_model(loaded.model, loaded.state), self._device, precision)
 
     def fill(self, text: str, top_k: int) -> list[list[Candidate]]:
         """Return the `top_k` most probable tokens for each mask of a text.

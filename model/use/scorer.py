@@ -27,7 +27,7 @@ from cloze.model.layers.batch import Batch
 from cloze.model.layers.encoder import Encoder
 from cloze.model.objectives import objectives
 from cloze.model.train.device_scalars import read_async
-from cloze.model.train.precision import DTYPES, PRECISIONS, Precision, autocast
+from cloze.model.train.precision import DTYPES, Precision, place
 from cloze.model.use.masked_copies import Bools, Mask, ScoringBatch, mask_sentences, scoring_batches
 
 Floats = npt.NDArray[np.float64]
@@ -119,7 +119,7 @@ class SentenceScorer:
         self._mask: Mask | None = None if self.left_to_right or mask == "causal" else mask
         self.device, self.precision = device or torch.device("cpu"), precision
         self.parameters = sum(tensor.numel() for tensor in loaded.state.values())
-        network = load_model(loaded.model, loaded.state).to(self.device)
+        network = place(load_model(loaded.model, loaded.state), self.device, precision)
         # ELECTRA's generator fills masks; its discriminator does not.
         reader: Any = getattr(network, "generator", network)
         self._reader: nn.Module = reader
@@ -220,7 +220,6 @@ class SentenceScorer:
         parts = list(scoring_batches(copies, tokens, special.pad))
         with (
             torch.inference_mode(),
-            autocast(self.precision if self.precision in PRECISIONS else "fp32", self.device.type),
             prefetch_batches(map(self._batch, parts), self.device) as batches,
         ):
             results = (

@@ -61,10 +61,9 @@ def check_readable(config: CorpusConfig, results: Results) -> None:
     refused, documents = sum(bad.values()), counters["read/documents"]
     share = refused / max(1, refused + documents)
     if share > config.unreadable_share:
-        first = next(entry for result in results for entry in result["unreadable"])
         raise DataError(
             f"{refused:,} of {refused + documents:,} files, pages and lines could not be read "
-            f"({_by_count(bad)}; the first: {first['file']}: {first['sentence']}), more than "
+            f"({_by_count(bad)}; such as {_examples(_unreadable(results))}), more than "
             f"corpus.max_unreadable_share ({config.unreadable_share:g}). Repair or remove the "
             f"files listed in {UNREADABLE}, or raise the limit"
         )
@@ -294,16 +293,27 @@ def _summary(build: BuildContext, card: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _write_unreadable(build: BuildContext, results: Results) -> str:
-    """Write the list of unreadable places; return the first as text, or "" if there is none."""
+def _unreadable(results: Results) -> list[dict[str, Any]]:
+    """Return the unreadable places, by file and place."""
     entries = [entry for result in results for entry in result["unreadable"]]
+    return sorted(entries, key=lambda entry: (entry["file"], entry["offset"], entry["reason"]))
+
+
+def _examples(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return the first place of each of up to three files as text."""
+    places = {each["file"]: f"{each['file']}: {each['sentence']}" for each in reversed(entries)}
+    return ", ".join([*reversed(places.values())][:3])
+
+
+def _write_unreadable(build: BuildContext, results: Results) -> str:
+    """Write the list of unreadable places; return some as text, or "" if there is none."""
+    entries = _unreadable(results)
     if entries:
-        entries.sort(key=lambda entry: (entry["file"], entry["offset"], entry["reason"]))
         text = "".join(
             json.dumps(entry, ensure_ascii=False, sort_keys=True) + "\n" for entry in entries
         )
         storage.write_bytes(build.file(UNREADABLE), text.encode("utf-8", "surrogatepass"))
-    return f"{entries[0]['file']}: {entries[0]['sentence']}" if entries else ""
+    return _examples(entries)
 
 
 def _rules_used(languages: Mapping[str, int], main: str) -> str:
@@ -352,7 +362,8 @@ def headline(summary: Mapping[str, Any]) -> str:
         messages.append(f"texts that are not UTF-8 were read as {_by_count(encodings)}")
     if first := summary.get("first_unreadable"):
         messages.append(
-            f"{sum(summary['quarantined'].values()):,} could not be read, the first: {first}"
+            f"{sum(summary['quarantined'].values()):,} could not be read, such as {first} "
+            f"(all: {UNREADABLE})"
         )
     return "; ".join(messages)
 

@@ -76,14 +76,10 @@ def test_resources_have_units(values: dict[str, Any], expected: Any) -> None:
     assert Resources.model_validate(found.model_dump()) == found
 
 
-def test_settings_that_earlier_versions_wrote_are_read() -> None:
-    earlier = {"cpus": 3, "remote_python": None}
-    assert Execution.model_validate(earlier).resources.cpus == 3
-    own = {"cpus": 3, "resources": {"cpus": 4}}
-    assert Execution.model_validate(own).resources.cpus == 4
-    assert Execution.model_validate({"cpus": None}) == Execution()
-    with pytest.raises(UsageError, match=r"remote_python \(py\) is launcher\.python in the site"):
-        parse_config(Execution, {"remote_python": "py"}, "run")
+@pytest.mark.parametrize("name", ["cpus", "remote_python"])
+def test_a_setting_has_one_place(name: str) -> None:
+    with pytest.raises(UsageError, match=name):
+        parse_config(Execution, {name: 3}, "run")
 
 
 @pytest.mark.parametrize(

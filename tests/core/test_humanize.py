@@ -118,6 +118,13 @@ def test_words_agree_with_their_counts() -> None:
     assert humanize.agree("1 documents, 2 documents, 11 entries, 1 entries") == (
         "1 document, 2 documents, 11 entries, 1 entry"
     )
+    for many, one in {
+        "1 processes": "1 process", "1 batches": "1 batch", "1 caches": "1 cache",
+        "1 indexes": "1 index", "1 GPUs": "1 GPU", "1 DNS": "1 DNS", "1 loss": "1 loss",
+        "1 training processes, 1 data workers": "1 training process, 1 data worker",
+        "2 × 128 tokens, 1 threads": "2 × 128 tokens, 1 thread", "1 more notes": "1 more note",
+    }.items():  # fmt: skip
+        assert humanize.agree(many) == one
     assert humanize.most_first({"a": 1, "b": 3, "c": 1}) == {"b": 3, "a": 1, "c": 1}
     assert next(iter(humanize.most_first({"c": 1, "b": 3, "a": 1}))) == "b"
 

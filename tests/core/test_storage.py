@@ -32,6 +32,25 @@ def test_a_link_to_a_store_leads_to_its_url(
         assert storage.linked(path) == path
 
 
+def test_linked_folders_are_read_and_never_written_through(tmp_path: Path) -> None:
+    """Each folder once in a circle of links."""
+    for name in ("top", "disk/more"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "a.txt").write_text("text")
+    for link, target in {
+        "top/linked": "../disk", "top/again": ".", "disk/back": "../top", "top/file": "a.txt",
+        "top/gone": "nowhere", "other": "top",
+    }.items():  # fmt: skip
+        (tmp_path / link).symlink_to(target)
+    found = ["a.txt", "file", "gone", "linked/more/a.txt"]
+    assert storage.list_files(str(tmp_path / "top")) == found
+    assert storage.list_files(str(tmp_path / "other")) == found
+    assert storage.list_files(str(tmp_path / "top"), follow=False) == [
+        "a.txt", "again", "file", "gone", "linked"
+    ]  # fmt: skip
+    assert storage.list_files(str(tmp_path / "top/a.txt")) == [""]
+
+
 def test_a_store_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(UsageError, match=r"^gs://b/x: gcsfs .*'cloze-pretraining-base\[gcs\]'"):

@@ -281,7 +281,7 @@ def test_a_retry_in_prefect_imports_what_its_flow_run_began_with(
     runs = tmp_path / "runs"
     (file,) = (runs / "toy" / "_status").glob("*.json")
     record = json.loads(file.read_text())
-    file.write_text(json.dumps({**record, "prefect": "a-flow-run"}))
+    source.remember("a-flow-run", record["source"], runs)
     another_start(monkeypatch)
     (package / "core" / "a.py").write_text(edit)
     start(toy_config)  # of another flow run, or of none, with today's files
@@ -297,6 +297,26 @@ def test_a_retry_in_prefect_imports_what_its_flow_run_began_with(
     Path(record["source"], "cloze", "core", "a.py").unlink()
     with pytest.raises(UsageError, match="was changed; a new flow run of its deployment takes"):
         source.retake("a-flow-run", runs)
+
+
+def test_a_retry_in_prefect_reads_no_record(
+    package: Path, tmp_path: Path, toy_config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There may be thousands, on a slow disk."""
+    runs, copy = tmp_path / "runs", source.fix(tmp_path / "runs")
+    start(toy_config)
+    monkeypatch.setattr(source, "RETAINED_FLOW_RUNS", 2)
+    for number in range(3):
+        source.remember(f"flow-run-{number}", copy, runs)
+        os.utime(runs / source.FLOW_RUNS / f"flow-run-{number}", (number, number))
+    assert sorted(os.listdir(runs / source.FLOW_RUNS)) == ["flow-run-1", "flow-run-2"]
+    another_start(monkeypatch)
+    (package / "core" / "a.py").write_text("A = 2")
+    opened: list[str] = []
+    with monkeypatch.context() as within:
+        within.setattr(status_file, "records_in", lambda path: opened.append(str(path)))
+        assert source.retake("flow-run-2", runs) == Path(copy).name[:12]
+    assert opened == []
 
 
 def test_a_run_whose_source_has_not_changed_is_just_resumed(

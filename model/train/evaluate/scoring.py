@@ -19,7 +19,7 @@ from cloze.model.layers.cross_entropy import VocabularyHead, enable_lazy_logits
 from cloze.model.layers.encoder import compile_layers
 from cloze.model.objectives import objectives
 from cloze.model.objectives.distillation import Comparison
-from cloze.model.train.precision import DTYPES, Precision, autocast
+from cloze.model.train.precision import DTYPES, Precision
 from cloze.model.train.resume.initialization import Teacher
 from cloze.model.train.spec.interfaces import TrainModule
 
@@ -51,10 +51,8 @@ class WeightedLosses(TrainModule):
         self.precision, self.device_type = precision, device_type
         self._autocast: Callable[[str], AbstractContextManager[object]] = (
             nullcontext
-            if precision == "fp32"
-            else partial(torch.autocast, dtype=DTYPES[precision])
-            if precision in ("bf16", "fp16")  # torch's compiler reads it
-            else partial(autocast, precision)
+            if DTYPES[precision] is torch.float32
+            else partial(torch.autocast, dtype=DTYPES[precision])  # torch's compiler reads it
         )
         self._compiled, self._layerwise = self._loss, False
 

@@ -16,6 +16,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from cloze.core import storage
+from cloze.core.humanize import agree
 from cloze.core.stages.worker import LOGS
 from cloze.model.train.distributed import World
 
@@ -77,4 +78,4 @@ class Profiler:
             storage.write_bytes(storage.join(self._directory, TRACE), file.read_bytes())
         table = storage.join(self._directory, TABLE)
         storage.write_bytes(table, report.encode())
-        return f"profiled {steps} step{'s' * (steps > 1)} from step {step + 1 - steps} on: {table}"
+        return f"profiled {agree(f'{steps} steps')} from step {step + 1 - steps} on: {table}"

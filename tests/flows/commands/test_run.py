@@ -16,6 +16,7 @@ import pytest
 
 from cloze.core import places
 from cloze.flows import cli
+from cloze.flows.run import source, status_file
 from tests import warm
 from tests.checkout import import_path
 from tests.conftest import REPOSITORY
@@ -129,6 +130,9 @@ def test_under_prefect_a_stages_error_is_raised_and_a_retry_forces_nothing_twice
     assert lines[-2:] == ["1 letters count", "letters count count"], done.stderr
     assert "the file that forbids it was there" in done.stderr
     assert "running without it" not in done.stderr
+    record = status_file.read(tmp_path / "runs", "toy")
+    noted = (tmp_path / "runs" / source.FLOW_RUNS / record["prefect"]).read_text()
+    assert noted == record["source"]  # for a Retry
 
 
 def test_a_date_as_a_name(run: Any) -> None:

@@ -63,7 +63,8 @@ CASES: list[tuple[str, dict[str, Any], str]] = [
     (
         "corpus",
         {"first_unreadable": "a.txt: bad", "quarantined": {"bad_utf8": 1000, "damaged": 2}},
-        "12,345 documents, 5.4MB, 0 dropped; 1,002 could not be read, the first: a.txt: bad",
+        "12,345 documents, 5.4MB, 0 dropped; 1,002 could not be read, such as a.txt: bad (all: "
+        "unreadable.jsonl)",
     ),
     (
         "corpus",

@@ -228,10 +228,11 @@ def test_the_dashboards_usual_port_gives_way(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "cloze", "ui", "--dashboard-only"]
         page = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
         assert page.stderr is not None
-        said = page.stderr.readline()
+        said, warned = page.stderr.readline(), page.stderr.readline()
         page.terminate()
         assert page.wait(30) == 0
     assert re.search(r"Dashboard of .*: http://127\.0\.0\.1:(?!8090)\d+; Ctrl-C ends it", said)
+    assert warned.startswith("It has no login: every account")
 
 
 def test_a_port_that_was_asked_for_and_is_taken_is_refused_and_the_usual_one_gives_way() -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +13,13 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
-from cloze.labs.costs.int8 import int8_products, pack, product
+from cloze.labs.costs import int8
+from cloze.labs.costs.int8 import convert, pack, product
 from cloze.labs.embed import EmbeddingPipeline
 from cloze.labs.serving.classify import TextClassificationPipeline
-from cloze.model.layers.cpu import PRODUCT, Linear
-from cloze.model.train.precision import PRECISIONS, autocast, resolve
+from cloze.model.layers.cpu import Linear, linear
+from cloze.model.layers.heads import MaskedLMHead
+from cloze.model.train.precision import PRECISIONS, place, resolve
 from cloze.model.use.fill_mask import FillMaskPipeline
 from cloze.model.use.scorer import SentenceScorer
 from tests.tiny_models import write_checkpoint, write_classifier
@@ -54,7 +58,7 @@ def test_a_product_is_within_its_rounding(
     rows, length, inputs, outputs = shape
     values, weight = drawn(seed, rows, length, inputs) * scale, drawn(seed + 1, outputs, inputs)
     bias = drawn(seed + 2, outputs) if biased else None
-    found = product(values, weight, bias)
+    found = product(values, pack(weight), bias)
     exact = values.double() @ weight.double().T + (0 if bias is None else bias.double())
     assert found.shape == exact.shape
     assert ((found - exact).abs() <= bound(values, weight) * 1.01).all()
@@ -65,8 +69,8 @@ def test_a_product_is_within_its_rounding(
 def test_an_answer_does_not_depend_on_its_batch(rows: int, seed: int) -> None:
     values, weight = drawn(seed, rows, 24), drawn(seed + 1, 16, 24)
     values[0] *= 1000  # whose scale would be the others', too
-    together = product(values, weight, None)
-    alone = torch.cat([product(row[None], weight, None) for row in values])
+    together = product(values, pack(weight), None)
+    alone = torch.cat([product(row[None], pack(weight), None) for row in values])
     assert torch.equal(together, alone)
 
 
@@ -74,7 +78,7 @@ def test_an_answer_does_not_depend_on_its_batch(rows: int, seed: int) -> None:
 def test_what_is_not_finite_stays_so(value: float) -> None:
     values = torch.ones(2, 8)
     values[0, 3] = value
-    found = product(values, torch.ones(4, 8), torch.ones(4))
+    found = product(values, pack(torch.ones(4, 8)), torch.ones(4))
     assert not found[0].isfinite().any()
     assert found[1].tolist() == pytest.approx([9.0] * 4)
 
@@ -82,28 +86,37 @@ def test_what_is_not_finite_stays_so(value: float) -> None:
 def test_a_row_and_an_output_of_zeros() -> None:
     weight = torch.ones(2, 8)
     weight[0] = 0
-    assert product(torch.zeros(1, 8), weight, None).tolist() == [[0.0, 0.0]]
-    assert product(torch.ones(1, 8), weight, None).tolist() == [[0.0, pytest.approx(8.0)]]
+    assert product(torch.zeros(1, 8), pack(weight), None).tolist() == [[0.0, 0.0]]
+    assert product(torch.ones(1, 8), pack(weight), None).tolist() == [[0.0, pytest.approx(8.0)]]
 
 
-def test_a_weight_is_packed_once_until_it_changes() -> None:
-    weight = nn.Parameter(torch.ones(4, 8))
-    first = pack(weight)
-    assert pack(weight) is first
-    with torch.no_grad():
-        weight.mul_(-2)
-    assert product(torch.ones(1, 8), weight, None).tolist() == [[pytest.approx(-16.0)] * 4]
+def test_a_model_is_in_int8_or_is_not() -> None:
+    """Its layers are, from its loading on: no other model's, and no caller can forget it."""
+    other, values = Linear(8, 4), drawn(1, 2, 8)
+    head = MaskedLMHead(4, 4, 6, activation="gelu", norm=nn.LayerNorm(4))
+    network: Any = nn.Sequential(Linear(8, 4), head)
+    exact = network[0](values)
+    place(network, CPU, "int8")
+    assert torch.equal(
+        network[0](values), product(values, pack(network[0].weight), network[0].bias)
+    )
+    assert not torch.equal(network[0](values), exact)
+    assert torch.equal(other(values), linear(values, other.weight, other.bias))
+    assert network[0](torch.ones(0, 8)).shape == (0, 4)  # a batch without rows
+    table = drawn(2, 6, 4)
+    assert torch.equal(network[1].project(exact, table), product(exact, pack(table), None))
+    again = drawn(3, 6, 4)  # of another table, such as a copy
+    assert torch.equal(network[1].project(exact, again), product(exact, pack(again), None))
+    assert len(network.state_dict()) == len(copy.deepcopy(network).state_dict())
 
 
-def test_the_block_ends() -> None:
-    layer, values = Linear(8, 4), torch.ones(2, 8)
-    plain = layer(values)
-    with pytest.raises(ZeroDivisionError), torch.inference_mode(), autocast("int8", "cpu"):
-        assert not torch.equal(layer(drawn(1, 2, 8)), plain)
-        assert layer(torch.ones(0, 8)).shape == (0, 4)  # a batch without rows
-        raise ZeroDivisionError
-    assert PRODUCT.get() is None
-    assert torch.equal(layer(values), plain)
+def test_a_weight_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = list[Tensor]()
+    monkeypatch.setattr(int8, "pack", lambda weight: [packed.append(weight), pack(weight)][1])
+    layer = place(nn.Sequential(Linear(8, 4)), CPU, "int8")
+    for _ in range(3):
+        layer(torch.ones(2, 8))
+    assert len(packed) == 1
 
 
 @pytest.mark.parametrize("kind", ["cuda", "mps"])
@@ -113,7 +126,7 @@ def test_another_device_is_refused_before_any_weight_is_read(kind: str) -> None:
     with pytest.raises(UsageError, match=rf"int8.* is for CPUs.*{kind}"):
         resolve("int8", torch.device(kind))
     with pytest.raises(UsageError, match="is for CPUs"):
-        int8_products(kind)
+        convert(nn.Module(), torch.device(kind))
 
 
 def test_every_pipeline_computes_in_it(tmp_path: Path) -> None:

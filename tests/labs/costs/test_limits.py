@@ -164,8 +164,11 @@ SUITE = {
 }
 
 
-def hold(milliseconds: dict[str, float], against: float = 10.0) -> Any:
+def hold(
+    milliseconds: dict[str, float], against: float = 10.0, task: str = "sst2", **conditions: str
+) -> Any:
     """Hold a night; `milliseconds` by run."""
+    promote_if = {**SUITE["night"]["promote_if"], **conditions}
 
     def run(session: RunSession) -> None:
         for step in session.steps:
@@ -178,14 +181,15 @@ def hold(milliseconds: dict[str, float], against: float = 10.0) -> Any:
                 write_latency(Path(step.artifact), [cell(own, rival)])
                 made = manifest("latency", {}, step.fingerprint)
             else:
-                summary = {"task": "sst2", "metric": "accuracy", "metrics": {"accuracy": 0.9}}
+                summary = {"task": task, "metric": "accuracy", "metrics": {"accuracy": 0.9}}
                 made = manifest(step.node.stage, summary, step.fingerprint)
             write_manifest(step.artifact, made)
             session.results[step.name] = BuildResult(
                 artifact=step.artifact, cached=False, seconds=1.0, manifest=made
             )
 
-    return nightly_run(suite.load("night", SUITE), run=run)
+    overrides = {**SUITE, "night": {"promote_if": promote_if}}
+    return nightly_run(suite.load("night", overrides), run=run)
 
 
 def test_the_first_champion_keeps_the_limits_too(runs: Path) -> None:
@@ -219,3 +223,13 @@ def test_of_two_candidates_the_one_within_the_limits_is_promoted(runs: Path) -> 
     assert outcome.is_promoted
     assert outcome.champion.run == "quick"
     assert "latency_ratio 0.899" in outcome.champion.why
+
+
+def test_the_explanation_names_a_task_as_it_is_called(runs: Path) -> None:
+    made = training(runs / "old" / "pretrain-aaa", "a" * 64, [20])
+    promote(Journal(runs), str(made), "by hand")
+    training(runs / "slow" / "pretrain-bbb", "b" * 64, [20])
+    outcome = hold({"old": 10.0, "slow": 40.0}, task="promoted_posts", score="better")
+    assert not outcome.is_promoted
+    assert outcome.why.startswith("kept: promoted_posts ±0.0")
+    assert "is above <= 12" in outcome.why

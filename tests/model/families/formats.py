@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from cloze.core.errors import ClozeError
-from cloze.model.families.hub_format import ENCODER, HubFormat, exportable, hub_of
+from cloze.model.families.hub_format import ENCODER, HubFormat
 from cloze.model.families.models import new_model
-from cloze.model.families.registry import FAMILIES
+from cloze.model.families.registry import FAMILIES, exportable, hub_of
 from tests.tiny_models import VARIANTS, tiny_config
 
 FILE = Path(__file__).with_suffix(".txt")

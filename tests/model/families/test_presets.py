@@ -7,9 +7,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from cloze.model.families.hub_format import exportable, hub_of
 from cloze.model.families.models import new_model
-from cloze.model.families.registry import FAMILIES, presets
+from cloze.model.families.registry import FAMILIES, exportable, hub_of, presets
 from tests.slices import few
 
 transformers = pytest.importorskip(

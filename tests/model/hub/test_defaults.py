@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from cloze.model.families.hub_format import HubFormat, formats
-from cloze.model.families.registry import FAMILIES
+from cloze.model.families.hub_format import HubFormat
+from cloze.model.families.registry import FAMILIES, formats
 
 HUBS = list({id(hub): hub for hub in formats(FAMILIES)}.values())
 # Fields that transformers' configs lack, or whose default there is none.

@@ -10,6 +10,7 @@ import pytest
 from cloze.core.artifacts import artifact
 from cloze.core.errors import DataError
 from cloze.pipeline.corpus.document import Document, sanitize_document
+from cloze.pipeline.corpus.stage import STAGE
 from tests.pipeline.corpus.corpora import make, prose, rows, write_jsonl
 
 
@@ -30,6 +31,18 @@ def test_a_limit_on_what_cannot_be_read(tmp_path, limit, stops):
     assert error.value.exit_code == 3
     assert not artifact.is_artifact(str(tmp_path / "out"))
     assert len((tmp_path / "out" / "unreadable.jsonl").read_text().splitlines()) == 2
+
+
+def test_what_cannot_be_read_is_named_up_to_three_files(tmp_path):
+    (tmp_path / "in").mkdir()
+    for number, name in enumerate("abcde"):
+        write_jsonl(tmp_path / "in" / f"{name}.jsonl", prose(number), bad=2)
+    result = make(tmp_path / "out", f"jsonl={tmp_path / 'in'}", on_error="quarantine")
+    said = STAGE.headline(result.manifest.summary)
+    assert all(f"jsonl/{name}.jsonl: " in said for name in "abc")
+    assert "d.jsonl" not in said
+    assert "10 could not be read, such as" in said
+    assert said.endswith("(all: unreadable.jsonl)")
 
 
 def test_what_is_no_unicode_is_written_all_the_same(tmp_path):
