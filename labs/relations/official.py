@@ -59,7 +59,8 @@ def _wic(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for entity in "12":
         text, begin, end = (row[f"{name}{entity}"] for name in ("sentence", "start", "end"))
         if not 0 <= begin < end <= len(text):
-            raise ValueError(f"start{entity} and end{entity} are {begin} and {end} of {len(text)}")
+            place = f"{begin} and {end} of {len(text)} characters"
+            raise ValueError(f"start{entity} and end{entity} are {place}")
         marked = f"<e{entity}>{text[begin:end]}</e{entity}>"
         texts.append(text[:begin] + marked + text[end:])
     example = {"id": row["idx"], "text": texts[0], "pair": texts[1]}

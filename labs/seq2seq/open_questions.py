@@ -1,6 +1,6 @@
 """Questions without a passage, each with several right answers: files, and scores by SQuAD's rules.
 
-    {"question": …, "answer": [ANSWER, …]}     JSON lines of NQ-open and DrQA's data sets; or answers
+    {"question": …, "answer": [ANSWER, …]}     JSON lines of NQ-open and DrQA's data sets
     QUESTION <tab> ['ANSWER', …]               DPR's .qa.csv
 
 The first answer is learned; every one counts as right. Those of CuratedTrec are patterns.
@@ -50,13 +50,11 @@ def records(path: str) -> Iterator[Record]:
         answers = entry.get("answer", entry.get("answers", UNKNOWN))
         if not isinstance(question, str) or not (answers is UNKNOWN or _are_texts(answers)):
             raise DataError(
-                f"{where} has no text question with a list of texts answer (it has "
+                f"{where} has no question with a list of answers (it has "
                 f"{', '.join(entry)}); use a file of NQ-open, DrQA or DPR"
             )
-        yield where, {
-            "question": question,
-            **({} if answers is UNKNOWN else {"answers": json.dumps(answers)}),
-        }
+        known = {} if answers is UNKNOWN else {"answers": json.dumps(answers)}
+        yield where, {"question": question, **known}
 
 
 def _are_texts(answers: Any) -> bool:
