@@ -12,6 +12,7 @@ import pytest
 from cloze.core.errors import DataError
 from cloze.model.tasks.kinds.answers import exact_matches
 from cloze.model.tasks.table import load_task
+from cloze.model.tasks.task import check_labelled
 
 
 def write(path: Path, *lines: str | dict[str, Any]) -> None:
@@ -221,6 +222,9 @@ def test_wsc_s_candidates_for_a_pronoun_are_one_choice(tmp_path: Path) -> None:
     assert examples.endings[0][1] == "The cup fell off the mat because the mat was slippery ."
     dropped = {"one_candidate": 1, "pronoun_elsewhere": 4}
     assert (list(examples.labels), examples.dropped) == ([1], dropped)
+    write(tmp_path / "WSC" / "val.jsonl", beside(6, "The cup"), beside(6, "the mat"))
+    with pytest.raises(DataError, match=r"no examples \(dropped: 2 pronoun_elsewhere\)"):
+        check_labelled(read("wsc", tmp_path), "dev")
 
 
 def test_citation_intents_of_acl_arc(tmp_path: Path) -> None:
