@@ -76,7 +76,7 @@ def run(config: LatencyConfig, build: BuildContext) -> StageResult:
     lengths = dict.fromkeys(min(length, longest) for length in config.lengths)
     threads = dict.fromkeys(config.thread_counts or (1, cores)) if on_cpu else [1]
     notes = [meter.absent] if meter.absent else []
-    if len(lengths) < len(config.lengths):
+    if max(config.lengths) > longest:
         notes.append(f"lengths above {longest} are cut to it: the models read no more")
     if on_cpu and max(threads) > cores:
         notes.append(f"{max(threads)} threads share {cores} cores")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -72,12 +73,13 @@ def run(config: ExtendConfig, build: BuildContext) -> StageResult:
 
     sample, heldout = vocab.samples(build, config.sample_bytes, training=True)
     before = load(config.base, config.lowercase)
-    tokenizer, added = _extend(config, build, sample, before)
+    tokenizer, added, missing = _extend(config, build, sample, before)
     result = vocab.save_measured(build, tokenizer, sample, heldout, {"before": before})
     _write_words(build, added, tokenizer)
     build.counters["words/added"] += len(added)
     result.summary.update(
         added=len(added),
+        missing=missing,
         added_pieces=tokenizer.vocab_size - before.vocab_size,
         added_words=[word.text for word in added[:SHOWN_WORDS]],
     )
@@ -86,8 +88,11 @@ def run(config: ExtendConfig, build: BuildContext) -> StageResult:
 
 def _extend(
     config: ExtendConfig, build: BuildContext, sample: Sample | None, base: Tokenizer
-) -> tuple[Tokenizer, list[Word]]:
-    """Return the extended tokenizer and the added words: first the file's, then the corpus's."""
+) -> tuple[Tokenizer, list[Word], int]:
+    """Return the extended tokenizer, the added words, and how many `add` asks for in vain.
+
+    The words of the file come first, then those of the corpus.
+    """
     from cloze.labs.domain import extend
 
     if sample is None and config.add:
@@ -103,15 +108,18 @@ def _extend(
         expected = "give a UTF-8 file with one word per line"
         lines = storage.read_text(config.words_file, expected).splitlines()
         listed_words = extend.parse_words(base, lines, config.words_file)
+        if not (listed_words or config.add):
+            raise UsageError(f"words_file ({config.words_file}) has no words; add some, or set add")
     words = extend.score_words(base, counts, listed_words, config.choose_by)
     others = counts.copy()
     for word in listed_words:
         del others[word]
-    words += extend.choose(base, others, config.add, config.min_frequency, config.choose_by)
+    chosen = extend.choose(base, others, config.add, config.min_frequency, config.choose_by)
+    words += chosen
     extended, added = extend.extend(base, words, counts.total(), config.base)
     build.counters["words/one_piece_before"] += sum(word.pieces <= 1 for word in words)
     build.counters["words/not_one_piece"] += sum(word.pieces > 1 for word in words) - len(added)
-    return extended, added
+    return extended, added, config.add - len(chosen)
 
 
 def _write_words(build: BuildContext, words: list[Word], tokenizer: Tokenizer) -> None:
@@ -131,6 +139,12 @@ def estimate_cost(plan: PlannedBuild[ExtendConfig]) -> CostEstimate:
     return sampling_cost(config.sample_bytes, plan.inputs, DEFAULT_SIZE + config.add)
 
 
+def headline(summary: Mapping[str, Any]) -> str:
+    """Return how many words were added, how many the corpus lacks, and the tokenizer."""
+    fewer = f", {summary['missing']:,} fewer than asked for" if summary.get("missing") else ""
+    return f"{summary['added']:,} words added{fewer}; {vocab.headline(summary)}"
+
+
 STAGE = Stage(
     name="extend-vocab",
     version=vocab.VERSION,
@@ -139,7 +153,7 @@ STAGE = Stage(
     inputs={"corpus": InputSpec(kinds=("corpus",))},
     unhashed_files=(vocab.REPORT,),
     worker="cloze.pipeline",
-    headline=vocab.headline,
+    headline=headline,
     cost_model=CostModel(estimate=estimate_cost, measure=measure_throughput),
     comparison_metrics=("size", "fertility"),
 )

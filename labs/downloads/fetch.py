@@ -57,7 +57,13 @@ class Collection:
 
 
 def at_mirror(url: str, mirror: str | None) -> str:
-    """Return the address on a mirror, which has the same path."""
+    """Return the address on a mirror, which has the same path.
+
+    Raises:
+        UsageError: the mirror is no URL.
+    """
+    if mirror and not urlsplit(mirror).scheme:
+        raise UsageError(f"--mirror ({mirror}) is no URL; write it as https://HOST")
     return f"{mirror.rstrip('/')}{urlsplit(url).path}" if mirror else url
 
 
@@ -130,6 +136,7 @@ OPENWEBTEXT = (
     "https://huggingface.co/datasets/Skylion007/openwebtext/resolve/refs%2Fconvert%2Fparquet/"
     "plain_text/train/{:04d}.parquet"
 )
+SHARDS = {"c4": 1024, "openwebtext": 80}
 
 
 def published(name: str, part: str, mirror: str | None) -> list[Remote]:
@@ -264,7 +271,7 @@ def unreadable(tasks: Iterable[str], directory: Path) -> dict[str, str]:
     default=1,
     show_default=True,
     metavar="N",
-    help="First shards of c4 (of 1,024) or openwebtext (of 80).",
+    help=f"First shards of {' or '.join(f'{name} (of {n:,})' for name, n in SHARDS.items())}.",
 )
 @json_option
 def fetch(
@@ -282,6 +289,8 @@ def fetch(
 
     row = collection_of(collection)
     name, _, part = collection.partition("/")
+    if shards > (most := SHARDS.get(name, 1)):
+        raise UsageError(f"--shards ({shards:,}) is more than {name} has ({most:,}); use fewer")
     target = Path(directory or Path("data") / name)
     record = _read_record(target / FETCHED, name, row.licence)
     files: dict[str, dict[str, Any]] = record["files"]

@@ -141,11 +141,15 @@ def show_beside(out: Console, plans: Sequence[Mapping[str, Any]]) -> None:
         )
     out.print(table)
     recomputed = any(plan["chosen"]["activation_checkpointing"] for plan in plans)
+    makers: dict[str, list[str]] = {}
+    for plan in plans:
+        for text in plan["assumptions"]:
+            makers.setdefault(text, []).append(plan["model"])
     for line in (
         *(("* layers are computed again in the backward pass.",) if recomputed else ()),
         *(f"careful: {plan['model']}: {text}" for plan in plans for text in plan["warnings"]),
-        *(f"- {text}" for text in plans[0]["assumptions"]
-          if all(text in plan["assumptions"] for plan in plans)),
+        *(f"- {', '.join(own)}: {text}" for text, own in makers.items() if len(own) < len(plans)),
+        *(f"- {text}" for text, own in makers.items() if len(own) == len(plans)),
     ):  # fmt: skip
         out.print(textwrap.fill(line, min(out.width, WIDEST), subsequent_indent="  "), markup=False)
 

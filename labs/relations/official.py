@@ -46,6 +46,8 @@ def _tacred(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     words = [unescaped(word) for word in row["token"]]
     for entity, name in (("1", "subj"), ("2", "obj")):
         begin, end = int(row[f"{name}_start"]), int(row[f"{name}_end"])
+        if not 0 <= begin <= end < len(words):
+            raise ValueError(f"{name}_start and _end are {begin} and {end} of {len(words)} words")
         words[begin] = f"<e{entity}:{row[f'{name}_type']}>{words[begin]}"
         words[end] += f"</e{entity}>"
     yield {"id": row["id"], "text": " ".join(words), "label": row.get("relation")}
@@ -56,6 +58,9 @@ def _wic(row: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     texts = []
     for entity in "12":
         text, begin, end = (row[f"{name}{entity}"] for name in ("sentence", "start", "end"))
+        if not 0 <= begin < end <= len(text):
+            place = f"{begin} and {end} of {len(text)} characters"
+            raise ValueError(f"start{entity} and end{entity} are {place}")
         marked = f"<e{entity}>{text[begin:end]}</e{entity}>"
         texts.append(text[:begin] + marked + text[end:])
     example = {"id": row["idx"], "text": texts[0], "pair": texts[1]}

@@ -9,6 +9,7 @@ The first answer is learned; every one counts as right. Those of CuratedTrec are
 from __future__ import annotations
 
 import ast
+import csv
 import json
 import re
 from collections import Counter
@@ -26,6 +27,7 @@ from cloze.model.tasks.formats.official import Record
 from cloze.model.tasks.metrics import Floats, mean_interval, normalize_answer, question_scores
 from cloze.model.tasks.task import Metrics
 
+UNKNOWN: Any = object()  # a question without the field, to be predicted
 PATTERN_ONLY = "answer_is_a_pattern"  # reason for dropping a question of the train split
 SPECIAL = re.compile(r"[\\^$*+?{}\[\]|()]|(?<!\w)\.|\.(?=[*+?])")
 FLAGS = re.IGNORECASE | re.MULTILINE  # of DrQA's regex_match_score
@@ -44,26 +46,31 @@ def records(path: str) -> Iterator[Record]:
     )
     for number, entry in found:
         where = f"{path}, line {number}"
-        question, answers = entry.get("question"), entry.get("answer")
-        if not isinstance(question, str) or not _are_texts(answers):
+        question = entry.get("question")
+        answers = entry.get("answer", entry.get("answers", UNKNOWN))
+        if not isinstance(question, str) or not (answers is UNKNOWN or _are_texts(answers)):
             raise DataError(
-                f"{where} has no question with a list of answers; use a file of NQ-open, DrQA or "
-                f"DPR"
+                f"{where} has no question with a list of answers (it has "
+                f"{', '.join(entry)}); use a file of NQ-open, DrQA or DPR"
             )
-        yield where, {"question": question, "answers": json.dumps(answers)}
+        known = {} if answers is UNKNOWN else {"answers": json.dumps(answers)}
+        yield where, {"question": question, **known}
 
 
 def _are_texts(answers: Any) -> bool:
-    return isinstance(answers, list) and all(isinstance(a, str) and a.strip() for a in answers)
+    return (
+        isinstance(answers, list)
+        and bool(answers)
+        and all(isinstance(a, str) and a.strip() for a in answers)
+    )
 
 
 def _dpr(line: str) -> Mapping[str, Any]:
-    question, _, answers = line.rstrip("\r\n").partition("\t")
+    question, *answers = next(csv.reader([line], delimiter="\t"))
     try:
-        texts: Any = ast.literal_eval(answers.strip('"').replace('""', '"'))
+        return {"question": question, "answer": ast.literal_eval("\t".join(answers))}
     except (ValueError, SyntaxError):
-        texts = None
-    return {"question": question, "answer": texts}
+        return {"question": question, "answer": None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,8 +93,6 @@ class OpenQuestions(TextToText):
         if read.targets is None:
             return Questions(**fields, answers=None)
         answers: list[list[str]] = list(map(json.loads, read.targets))
-        if not all(answers):
-            raise DataError(f"{read.where}: a question has no answer; remove it")
         plain = [next(filter(self._is_plain, own), "") for own in answers]
         targets = [text or own[0] for text, own in zip(plain, answers, strict=True)]
         questions = Questions(**{**fields, "targets": targets}, answers=answers)

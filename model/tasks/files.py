@@ -13,7 +13,7 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact, fingerprints
-from cloze.core.errors import DataError
+from cloze.core.errors import DataError, did_you_mean
 from cloze.core.hub_names import describe_siblings
 from cloze.core.humanize import format_metrics
 from cloze.model.tasks.options import TaskOptions
@@ -205,6 +205,8 @@ def split_file(
             if storage.exists(file):
                 return file
     near = describe_siblings(storage.join(path, split))
+    if "train" in options.files and split not in options.files:
+        near += f", and {split} is no split of the task ({did_you_mean(split, options.files)})"
     raise DataError(
         f"{storage.join(path, names[0])} does not exist{near}; the task reads {expected_files}"
     )

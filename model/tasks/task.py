@@ -375,4 +375,6 @@ def check_labelled(examples: Examples, name: str) -> None:
 def check_not_empty(examples: Examples, name: str) -> None:
     """Raise DataError if a split has no examples."""
     if not len(examples):
-        raise DataError(f"{examples.where} has no examples; give the {name} split some")
+        told = ", ".join(f"{count:,} {reason}" for reason, count in examples.dropped.items())
+        dropped = f" (dropped: {told})" if told else ""
+        raise DataError(f"{examples.where} has no examples{dropped}; give the {name} split some")

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -71,7 +72,7 @@ class Form:
         """Replace the JSON of `overrides`."""
         self.page.locator(".cm-content").click()
         self.page.keyboard.press("Control+A")
-        self.page.keyboard.type(text.removesuffix("}"))  # the editor closes the bracket itself
+        self.page.keyboard.type(text.rstrip("}"))  # the editor closes brackets itself
 
     def runs(self) -> list[dict[str, Any]]:
         """The flow runs that were started by the form."""
@@ -119,6 +120,9 @@ class Case:
     wrong: tuple[str, str, str]
 
 
+NIGHT = {"night.promote_if": {"score": "better", "latency_ms": "<= 12"}}  # a limit has an object
+
+
 def _full_run(form: Form) -> None:
     form.choose("Preset", "sample")
     form.fill(steps=7, learning_rate=0.0005, retries=0)
@@ -131,6 +135,11 @@ def _pretraining(form: Form) -> None:
     form.choose("Launcher", "ssh")
     form.override('{"run.hang_seconds": 60}')
     form.fill(hostfile="", seed="")  # emptied again
+
+
+def _night(form: Form) -> None:
+    form.fill(since="7d", retries=1)
+    form.override(json.dumps(NIGHT))
 
 
 CASES = {
@@ -177,8 +186,8 @@ CASES = {
         ("seed", "-1", "greater than or equal to 0"),
     ),
     "nightly-evaluation": Case(
-        lambda form: form.fill(since="7d", retries=1),
-        {"config": "night", "since": "7d", "retries": 1},
+        _night,
+        {"config": "night", "since": "7d", "retries": 1, "overrides": NIGHT},
         ("retries", "11", "less than or equal to 10"),
     ),
     "source-watch": Case(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from cloze.model.tasks.options import ChoiceOptions
 
 CONTEXT, START = "context", "start"  # column roles in addition to those of texts
 FEWEST = 2  # minimum number of endings
-GAP = "_"  # replaced by the option in RACE's questions
+GAP = re.compile("_+")  # replaced by the option in RACE's questions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,11 +146,11 @@ def _passages(directory: str) -> Iterator[_Row]:
         for i, (question, options) in enumerate(
             zip(passage["questions"], passage["options"], strict=True)
         ):
-            filled = question if GAP in question else f"{question} {GAP}"
+            parts = GAP.split(question if GAP.search(question) else f"{question} _")
             yield _Row(
                 location=f"{path}, question {i + 1}",
                 context=passage["article"],
-                endings=[filled.replace(GAP, o) if o.strip() else "" for o in options],
+                endings=[o.join(parts) if o.strip() else "" for o in options],
                 answer=None if answers is None else answers[i],
                 id=f"{passage.get('id', name)}-{i}",
             )
@@ -179,10 +180,11 @@ def _pronouns(path: str) -> tuple[list[_Row], dict[str, int]]:
     """Read SuperGLUE's WSC: one row per candidate for a pronoun, true or false.
 
     An example has all candidates of the file for one pronoun; the endings are the text with each of
-    them in place of the pronoun. Pronouns without a choice, or without a right candidate, are
-    dropped and counted.
+    them in place of the pronoun. Pronouns without a choice, without a right candidate, or beside
+    their index, are dropped and counted.
     """
     groups: dict[tuple[str, int], list[tuple[str, str, str | None]]] = {}
+    rows, dropped = [], Counter[str]()
     for number, row in json_lines(path):
         location = f"{path}, line {number}"
         try:
@@ -191,6 +193,9 @@ def _pronouns(path: str) -> tuple[list[_Row], dict[str, int]]:
                 target[key] for key in ("span2_index", "span2_text", "span1_text")
             )
             words = text.split()
+            if place < 0 or pronoun not in words[place]:
+                dropped["pronoun_elsewhere"] += 1
+                continue
             words[place] = words[place].replace(pronoun, candidate, 1)
         except (KeyError, IndexError, TypeError, AttributeError) as error:
             raise DataError(
@@ -198,7 +203,6 @@ def _pronouns(path: str) -> tuple[list[_Row], dict[str, int]]:
             ) from error
         answer = None if "label" not in row else as_text(row["label"], location, LABEL)
         groups.setdefault((text, place), []).append((location, " ".join(words), answer))
-    rows, dropped = [], Counter[str]()
     for (text, _), candidates in groups.items():
         locations, endings, answers = zip(*candidates, strict=True)
         if len(candidates) < FEWEST:

@@ -32,7 +32,7 @@ from cloze.model.tasks.options import TableOptions, TaggingOptions
 DOCUMENT = re.compile(
     r"-DOCSTART-( .*)?|###MEDLINE:\d+|# newdoc\b.*|#(begin|end)( document .*)?", re.DOTALL
 )
-CONLLU = ".conllu"
+CONLLU, BLANKED = ".conllu", "_"
 TABLES = (".parquet", ".arrow")
 ROW_TAGS = ("ner_tags", "tags", "labels")  # names that data sets of the Hub give to the tags
 SUFFIXES = (".txt", ".conll", ".tsv", ".iob", ".bio", CONLLU)
@@ -210,8 +210,14 @@ def read_columns(
             )
         if not lines[number][word_column]:
             raise DataError(f"{file}, line {number + 1}: the word is empty; remove the line")
+    words = [[lines[number][word_column] for number in numbers] for numbers in sentences]
+    if file.endswith(CONLLU) and {*itertools.chain.from_iterable(words)} == {BLANKED}:
+        raise DataError(
+            f"{file} has no words (all are _), as treebanks whose text may not be passed on; "
+            f"add them with the treebank's own script"
+        )
     examples = TaggedWords(
-        words=[[lines[number][word_column] for number in numbers] for numbers in sentences],
+        words=words,
         lines=lines,
         line_numbers=sentences,
         documents=sorted({0, *documents} - {len(sentences)}) if documents else (),

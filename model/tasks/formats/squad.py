@@ -60,7 +60,8 @@ class SquadExamples:
         answers: reference answers of each question, empty if unanswerable; None for a split without
             answers.
         aliases: texts that count as right, where they differ from `answers`, as in MRQA.
-        relocated: number of answers near their answer_start, but not at it.
+        relocated: number of answers near their answer_start, but not at it, or with another text
+            than their span in MRQA's files.
         misplaced: number of answers that were dropped, as they are not near it.
     """
 
@@ -202,7 +203,7 @@ def _mrqa_paragraphs(path: str) -> Iterator[tuple[Any, str]]:
     """Iterate over the passages of an MRQA file as paragraphs of SQuAD, with `aliases`."""
     for number, record in json_lines(path):
         source = f"{path}, line {number}"
-        if "header" in record:
+        if "header" in record and "context" not in record:
             continue
         context = _field(record, "context", str, source)
         questions = _field(record, "qas", list, source)
@@ -220,11 +221,11 @@ def _mrqa(entry: Any, context: str, source: str) -> dict[str, Any]:
     if "detected_answers" not in entry:  # to be predicted
         return question
     spans = [
-        span
+        (span, answer.get("text"))
         for answer in _field(entry, "detected_answers", list, source)
         for span in _field(answer, "char_spans", list, source)
     ]
-    for span in spans:
+    for span, _ in spans:
         if not (isinstance(span, list) and [*map(type, span)] == [int, int]) or not (
             0 <= span[0] <= span[1] < len(context)
         ):
@@ -232,10 +233,21 @@ def _mrqa(entry: Any, context: str, source: str) -> dict[str, Any]:
                 f"{source}: the char_span {span} is not [FIRST, LAST] in its passage of "
                 f"{len(context)} characters; correct the file"
             )
-    answers = [{"text": context[a : b + 1], "answer_start": a} for a, b in spans]
+    answers = [_detected(context, first, last, text) for (first, last), text in spans]
     aliases = tuple(map(str, _field(entry, "answers", list, source)))
     texts = tuple(answer["text"] for answer in answers)
     return {**question, "answers": answers, "aliases": aliases or texts}
+
+
+def _detected(context: str, first: int, last: int, text: Any) -> dict[str, Any]:
+    """Return an answer at a span; the file's own text nearby counts more than its offsets."""
+    own = context[first : last + 1]
+    answer = {"text": own, "answer_start": first}
+    if not isinstance(text, str) or text.lower().split() == own.lower().split():
+        return answer
+    near = _nearest(context, text, first) if text.strip() else None
+    found = {"text": near[0], "answer_start": near.start()} if near else answer
+    return {**found, "differs": True}
 
 
 def _answered(
@@ -301,7 +313,7 @@ def _answer(answer: Any, context: str, source: str, drop: bool) -> tuple[Answer,
         raise DataError(f"{source}: the text is empty; remove the answer")
     indent = len(text) - len(text.lstrip())
     if start + indent >= 0 and context.startswith(text.strip(), start + indent):
-        return Answer(text.strip(), start + indent), False
+        return Answer(text.strip(), start + indent), answer.get("differs", False)
     match = _nearest(context, text, start + indent)
     if match is None and drop:
         return None

@@ -100,7 +100,13 @@ def test_lengths_above_the_maximum_are_cut_once_and_said(
 ) -> None:
     content = measured(tmp_path / "out", models["small"], lengths=(16, 64, 128), batch_sizes=(1,))
     assert [one["length"] for one in content["cells"]] == [16, 32]
-    assert any("lengths above 32 are cut" in note for note in content["notes"])
+    cut = "lengths above 32 are cut to it: the models read no more"
+    assert cut in content["notes"]
+    fast = {"batch_sizes": (1,), "passes": 10}
+    content = measured(tmp_path / "one", models["small"], lengths=(512,), **fast)
+    assert ([one["length"] for one in content["cells"]], cut in content["notes"]) == ([32], True)
+    content = measured(tmp_path / "twice", models["small"], lengths=(16, 16), **fast)
+    assert ([one["length"] for one in content["cells"]], cut in content["notes"]) == ([16], False)
 
 
 # Energy: counters as the kernel writes them, in a directory of files.

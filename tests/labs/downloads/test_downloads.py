@@ -317,6 +317,11 @@ def test_shards_and_minimal_pairs_by_the_command_line(files: Any, tmp_path: Path
         "c4-train.00000-of-01024.json.gz",
         "c4-train.00001-of-01024.json.gz",
     ]
+    for collection, shards in (("c4", 1025), ("blimp", 2)):
+        done = cloze("fetch", collection, "--shards", shards, "--mirror", mirror(files))
+        assert (done.returncode, "--shards" in done.stderr) == (2, True)
+    done = cloze("fetch", "blimp", "--mirror", "mirror.example")
+    assert (done.returncode, "--mirror (mirror.example) is no URL" in done.stderr) == (2, True)
     pairs = archive(**{"BLiMP/data/wh_island.jsonl": "{}\n"})
     files.files["/alexwarstadt/blimp/master/BLiMP.zip"] = pairs
     blimp = tmp_path / "blimp"

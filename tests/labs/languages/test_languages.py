@@ -121,5 +121,7 @@ def test_mlqas_splits_name_the_languages_of_passage_and_question(tmp_path: Path)
     expected = {"de": "test de de", "de-en": "test de en", "dev-hi": "dev hi hi"}
     for split, text in expected.items():
         assert task.read(str(tmp_path), split, None).passages == [f"{text} text"]
+    with pytest.raises(DataError, match=r"ko is no split of the task \(choose from ar, ar-de"):
+        task.read(str(tmp_path), "ko", None)
     files = TASKS["mlqa"].options["files"]
     assert len(files) == 2 + 7 + 7 + 7 * 6

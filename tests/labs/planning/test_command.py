@@ -106,6 +106,17 @@ def test_models_stand_side_by_side_with_their_speed_up(
     assert "- v100" in out or "v100:" in out
 
 
+def test_what_some_models_of_several_assume_names_them(capsys: pytest.CaptureFixture[str]) -> None:
+    models = ("17m", "bert-base", "34m")
+    options = ("--gpus", "8", "--gpu-type", "h100", "--tokens", "1e9")
+    code, out, _ = told(capsys, "plan-training", *models, *options)
+    assert code == 0
+    lines = out.splitlines()
+    assert sum(line.startswith("- 17m, 34m: optimizer muon") for line in lines) == 1
+    assert sum(line.startswith("- 34m: learning_rate 0.0013") for line in lines) == 1
+    assert sum(line.startswith("- h100:") for line in lines) == 1
+
+
 def test_one_model_of_several_that_does_not_fit_is_named(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -71,6 +71,11 @@ def test_tacred(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"dev\.json, example 2: not an example of TACRED"):
         read("tacred", tmp_path)
 
+    for outside in ({"subj_start": -1, "subj_end": -1}, {"obj_start": 7}, {"obj_end": 8}):
+        (tmp_path / "dev.json").write_text(json.dumps([row | outside]))
+        with pytest.raises(DataError, match=r"example 1: not an example of TACRED .*of 8 words"):
+            read("tacred", tmp_path)
+
 
 def test_scibert_s_relations_are_marked_by_brackets(tmp_path: Path) -> None:
     texts = ["<< EPI-hNE4 >> inhibits [[ elastase ]] .", "[[ x ]] and << y >> ."]
@@ -94,6 +99,10 @@ def test_wic_marks_the_word_in_both_sentences(tmp_path: Path) -> None:
     examples = read("wic", tmp_path)
     assert list(examples.texts) == ["Do you want to come over to my <e1>place</e1>?"]
     assert list(examples.text_pairs) == ["A political system with no <e2>place</e2>."]
+    for outside in ({"start1": 400, "end1": 405}, {"start1": -6, "end1": -1}, {"end1": 30}):
+        write(tmp_path / "WiC" / "val.jsonl", row | outside)
+        with pytest.raises(DataError, match="line 1: not an example of WiC .*of 37 characters"):
+            read("wic", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -256,6 +256,9 @@ def test_race_is_read_from_its_directories(tmp_path: Path) -> None:
     ):
         task.read(str(tmp_path), "train", None)
     assert task.max_length == 512
+    longer = {"questions": ["Tom has ____ and __ .", "Who?"]}
+    found = task.read(str(write_race(tmp_path, **longer)), "dev", None)
+    assert found.endings[0][:2] == ["Tom has a cat and a cat .", "Tom has a dog and a dog ."]
 
 
 @pytest.mark.parametrize(

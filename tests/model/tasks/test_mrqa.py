@@ -73,6 +73,24 @@ def test_files_of_the_download_scripts_are_found(tmp_path: Path) -> None:
     assert len(load_task("squad", named).read(str(tmp_path), "dev", None)) == 1
 
 
+def test_a_text_beside_its_span_is_mended_and_counted(tmp_path: Path) -> None:
+    asked = question("a1", ["Paris"], (12, 16)), question("a2", ["Paris"], (29, 35))
+    asked[0]["detected_answers"][0]["text"] = "City of Light"
+    asked[1]["detected_answers"][0]["text"] = "France"
+    found = read_squad(write(tmp_path / "a.jsonl", passage(*asked)), unanswerable=False)
+    light, france = CONTEXT.index("City of Light"), CONTEXT.index("France")
+    assert found.answers == [(Answer("City of Light", light),), (Answer("France", france),)]
+    assert found.relocated == 2
+    asked[0]["detected_answers"][0]["text"] = "Lutetia"  # nowhere in the passage
+    found = read_squad(write(tmp_path / "b.jsonl", passage(asked[0])), unanswerable=False)
+    assert (found.answers, found.relocated) == ([(Answer("Paris", 12),)], 1)
+
+
+def test_a_passage_may_have_a_header(tmp_path: Path) -> None:
+    asked = passage(question("a1", ["Paris"], (12, 16))) | {"header": "Cities"}
+    assert len(read_squad(write(tmp_path / "a.jsonl", asked), unanswerable=False)) == 1
+
+
 def test_questions_to_be_predicted_have_no_answers(tmp_path: Path) -> None:
     asked = {"qid": "x", "question": "Where?"}
     assert not read_squad(

@@ -12,6 +12,7 @@ import pytest
 from cloze.core.errors import DataError
 from cloze.model.tasks.kinds.answers import exact_matches
 from cloze.model.tasks.table import load_task
+from cloze.model.tasks.task import check_labelled
 
 
 def write(path: Path, *lines: str | dict[str, Any]) -> None:
@@ -204,16 +205,26 @@ def test_wsc_s_candidates_for_a_pronoun_are_one_choice(tmp_path: Path) -> None:
         }  # fmt: skip
         return {"text": text, "target": target, "idx": 0, "label": label}
 
+    def beside(place: int, candidate: str) -> dict[str, Any]:
+        """SuperGLUE's own val split has such an index; its candidates would be the same text."""
+        found = row(candidate, candidate == "the mat")
+        return {**found, "target": {**found["target"], "span2_index": place}}
+
     write(
         tmp_path / "WSC" / "val.jsonl",
         row("The cup", False),
         row("the mat", True),
         row("The cup", True, f"{text} Yes ."),
+        *(beside(place, candidate) for place in (6, -2) for candidate in ("The cup", "the mat")),
     )
     examples = read("wsc", tmp_path)
     assert list(examples.contexts) == [text]
     assert examples.endings[0][1] == "The cup fell off the mat because the mat was slippery ."
-    assert (list(examples.labels), examples.dropped) == ([1], {"one_candidate": 1})
+    dropped = {"one_candidate": 1, "pronoun_elsewhere": 4}
+    assert (list(examples.labels), examples.dropped) == ([1], dropped)
+    write(tmp_path / "WSC" / "val.jsonl", beside(6, "The cup"), beside(6, "the mat"))
+    with pytest.raises(DataError, match=r"no examples \(dropped: 2 pronoun_elsewhere\)"):
+        check_labelled(read("wsc", tmp_path), "dev")
 
 
 def test_citation_intents_of_acl_arc(tmp_path: Path) -> None:

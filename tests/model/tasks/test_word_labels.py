@@ -60,6 +60,14 @@ def test_universal_dependencies_are_read_without_comments_multiword_tokens_and_e
         assert row == (line if line[:1] in ("", "#") else f"{line}\t{tag}")
 
 
+def test_a_treebank_whose_words_are_blanked_is_refused(tmp_path: Path) -> None:
+    """As UD_Arabic-NYUAD, whose text has another licence."""
+    lines = ["\t".join([str(i), "_", "_", tag, *"______"]) for i, tag in ((1, "NOUN"), (2, "VERB"))]
+    (tmp_path / "en_ewt-ud-dev.conllu").write_text("\n".join([*lines, "", *lines]) + "\n")
+    with pytest.raises(DataError, match=r"dev\.conllu has no words"):
+        load_task("ud-pos").read(str(tmp_path), "dev", None)
+
+
 def test_the_other_columns_of_conll2003_are_tasks(shared_data: Path) -> None:
     for name, scheme, kinds in (("conll2003-pos", "plain", 45), ("conll2003-chunk", "IOB1", 10)):
         task = load_task(name)
