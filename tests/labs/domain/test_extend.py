@@ -126,7 +126,7 @@ def test_settings_that_do_not_fit(vocab, tmp_path, settings, says):
 
 def test_words_that_are_missing_are_said(corpus, vocab, tmp_path, capsys):
     words = ["--corpus", corpus, "--base", vocab.artifact, "--out", str(tmp_path / "all")]
-    code, made, said = command(capsys, *words, "--add", "100000", "--json", name="extend-vocab")
+    code, made, _ = command(capsys, *words, "--add", "100000", "--json", name="extend-vocab")
     assert (code, made["added"] + made["missing"]) == (0, 100_000)
     assert STAGE.headline(made).startswith(
         f"{made['added']:,} words added, {made['missing']:,} fewer"
