@@ -139,7 +139,7 @@ def estimate_cost(plan: PlannedBuild[ExtendConfig]) -> CostEstimate:
     return sampling_cost(config.sample_bytes, plan.inputs, DEFAULT_SIZE + config.add)
 
 
-def headline(summary: Mapping[str, Any]) -> str:
+def _headline(summary: Mapping[str, Any]) -> str:
     """Return how many words were added, how many the corpus lacks, and the tokenizer."""
     fewer = f", {summary['missing']:,} fewer than asked for" if summary.get("missing") else ""
     return f"{summary['added']:,} words added{fewer}; {vocab.headline(summary)}"
@@ -153,7 +153,7 @@ STAGE = Stage(
     inputs={"corpus": InputSpec(kinds=("corpus",))},
     unhashed_files=(vocab.REPORT,),
     worker="cloze.pipeline",
-    headline=headline,
+    headline=_headline,
     cost_model=CostModel(estimate=estimate_cost, measure=measure_throughput),
     comparison_metrics=("size", "fertility"),
 )

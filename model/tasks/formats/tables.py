@@ -18,6 +18,7 @@ from cloze.model.tasks.options import SplitOptions, TableOptions
 TEXT, PAIR, LABEL, ID = "text", "pair", "label", "id"  # column roles
 MUST_LABEL = ("train", "dev")  # splits whose answers must be known
 NO_LABEL = "-1"  # marks a missing label in test splits of Hugging Face's hub
+SHOWN = 20  # values in a message
 FIELD = re.compile(r"\{([^{}]+)\}")  # a column in a template
 
 
@@ -39,10 +40,18 @@ class SplitTable:
     classes: bool = True
 
     def rows(self) -> Iterator[tuple[str, dict[str, str], Sequence[Any]]]:
-        """Iterate over rows as (file and line, text by role, all values)."""
+        """Iterate over rows as (file and line, text by role, all values).
+
+        Raises:
+            DataError: there are rows, but none with the values of `where`.
+        """
+        is_kept, others = False, dict[str, None]()
         for location, values in self.table.rows:
-            if any(as_text(values[i], location, i) != wanted for i, wanted in self.where.items()):
+            own = [as_text(values[i], location, i) for i in self.where]
+            if own != [*self.where.values()]:
+                others |= {", ".join(own): None} if len(others) < SHOWN else {}
                 continue
+            is_kept = True
             texts = {
                 role: as_text(values[index], location, self.columns[role])
                 for role, index in self.indices.items()
@@ -53,6 +62,11 @@ class SplitTable:
                 if role in texts:
                     texts[role] = replacements.get(texts[role], texts[role])
             yield location, texts, values
+        if others and not is_kept:
+            raise DataError(
+                f"{self.table.path} has no row with {', '.join(self.where.values())!r}, but with "
+                f"{', '.join(map(repr, others))}; correct where in the task's options"
+            )
 
 
 def describe_columns(options: TableOptions, roles: Sequence[str] = (TEXT, PAIR, LABEL)) -> str:

@@ -13,7 +13,7 @@ from cloze.core.config import parse_config
 from cloze.core.errors import UsageError
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.labs.domain.extend import parse_words
-from cloze.labs.domain.extend_vocab import STAGE, ExtendConfig, headline
+from cloze.labs.domain.extend_vocab import STAGE, ExtendConfig
 from cloze.pipeline.tokenizer import load
 from tests.flows.commands.test_vocab import command
 from tests.pipeline.corpus.corpora import made_documents
@@ -126,9 +126,11 @@ def test_settings_that_do_not_fit(vocab, tmp_path, settings, says):
 
 def test_words_that_are_missing_are_said(corpus, vocab, tmp_path, capsys):
     words = ["--corpus", corpus, "--base", vocab.artifact, "--out", str(tmp_path / "all")]
-    code, made, said = command(capsys, *words, "--add", "100000", "--json", name="extend-vocab")
+    code, made, _ = command(capsys, *words, "--add", "100000", "--json", name="extend-vocab")
     assert (code, made["added"] + made["missing"]) == (0, 100_000)
-    assert headline(made).startswith(f"{made['added']:,} words added, {made['missing']:,} fewer")
+    assert STAGE.headline(made).startswith(
+        f"{made['added']:,} words added, {made['missing']:,} fewer"
+    )
     (tmp_path / "words.txt").write_text("\n \n")
     with pytest.raises(UsageError, match=r"words_file \(.*words.txt\) has no words"):
         extend("", tmp_path / "v", base=vocab.artifact, words_file=str(tmp_path / "words.txt"))

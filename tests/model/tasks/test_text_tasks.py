@@ -77,6 +77,10 @@ def test_xnli_trains_on_mnli_and_filters_dev_by_language(tmp_path: Path) -> None
     write(tmp_path / "XNLI-1.0" / "xnli.dev.tsv", *("\t".join(row) for row in [header, *rows]))
     assert answers(read("xnli", tmp_path, "train")) == ["contradiction", "entailment"]
     assert list(read("xnli", tmp_path).texts) == ["Yes"]
+    with pytest.raises(
+        DataError, match=r"xnli\.dev\.tsv has no row with 'sw', but with '\w\w', '\w\w'"
+    ):
+        read("xnli", tmp_path, where={"language": "sw"})
     german = read("xnli", tmp_path, where={"language": "de"})
     assert (list(german.texts), answers(german)) == (["Ja"], ["contradiction"])
 
