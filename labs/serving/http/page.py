@@ -96,8 +96,7 @@ def render(
             for field, value in model.info.get("example", {}).items()
         }
         fields = {field: sent.get(field, value) for field, value in example.items()}
-        explain = bool(sent.get("explain"))
-        rows.append({"model": model, "fields": fields, "sent": bool(sent), "explain": explain})
+        rows.append({"model": model, "fields": fields, "sent": sent})
     content = (
         templates_in(TEMPLATES)
         .get_template("try.html")
