@@ -180,8 +180,8 @@ def explanation(
     Returns:
         `label`; `logit` of the text and `baseline`, without it; `tokens`: dicts of `field`, `text`,
         `start` and `end` (characters), `score`; `context`: which share of the absolute scores lies
-        `left` of `own`, in its characters (`own`), `right`, and in `other` fields; without `own` in
-        each of two fields. Shares are None if every score is 0.
+        `left` of `own`, in its characters (`own`), `right`, and in the `other` field; without `own`
+        in each of two fields. Shares are None if every score is 0.
     """
     tokens = [
         {"field": field, "text": content[start:end], "start": int(start), "end": int(end),
@@ -189,9 +189,9 @@ def explanation(
         for field, content, spans, scores in parts
         for (start, end), score in zip(spans, scores, strict=False)
     ]  # fmt: skip
-    sums = dict.fromkeys(
-        ("left", "own", "right", "other") if own else (p.field for p in parts), 0.0
-    )
+    fields = [part.field for part in parts]
+    places = ("left", "own", "right", "other")[: 2 + len(fields)] if own else fields
+    sums = dict.fromkeys(places, 0.0)
     for token in tokens:
         side = token["field"]
         if own is not None:

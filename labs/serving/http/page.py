@@ -47,32 +47,38 @@ def _candidate(row: Mapping[str, Any]) -> str:
 def _explanations(answer: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield each explanation of an answer as shaded words, with shares of the absolute scores.
 
-    It has `of`, what is explained; `fields`, pieces of text by field: the gap before it, its text,
-    its class in the style, and its share; `strongest`, words with signed shares; `sides`.
+    It has `of`, what is explained; `logit`, `baseline`; `fields`, pieces of text by field: the gap
+    before it, its text, its class in the style, its share; `strongest`, words with shares; `sides`.
     """
     for own in (answer, *answer.get("entities", ()), *answer.get("masks", ())):
         if "explanation" not in own:
             continue
-        found = own["explanation"] or {"tokens": (), "context": {}}
+        found = own["explanation"] or {"tokens": (), "context": {}, "logit": 0.0, "baseline": 0.0}
         tokens = found["tokens"]
         largest = max((abs(token["score"]) for token in tokens), default=0) or 1
         total = sum(abs(token["score"]) for token in tokens) or 1
-        fields: dict[str, list[tuple[str, str, str, float]]] = {}
+        fields: dict[str, list[tuple[str, str, str, str]]] = {}
         ends: dict[str, int] = {}
         for token in tokens:
             name, strength = token["field"], round(SHADES * abs(token["score"]) / largest)
             side = "for" if token["score"] > 0 else "against"
-            shade, share = f"{side} s{strength}" if strength else "", token["score"] / total
+            shade = f"{side} s{strength}" if strength else ""
             gap = " " if token["start"] > ends.get(name, token["start"]) else ""
             ends[name] = token["end"]
-            fields.setdefault(name, []).append((gap, token["text"], shade, share))
-        pieces = [(text, share) for own in fields.values() for _, text, _, share in own]
+            piece = (gap, token["text"], shade, _percent(token["score"] / total))
+            fields.setdefault(name, []).append(piece)
+        strongest = sorted(tokens, key=lambda token: -abs(token["score"]))[:NAMED]
         yield {
+            **found,
             "of": _candidate(own) or "a higher score",
             "fields": fields,
-            "strongest": sorted(pieces, key=lambda one: -abs(one[1]))[:NAMED],
+            "strongest": [(token["text"], _percent(token["score"] / total)) for token in strongest],
             "sides": [(SIDES.get(k, k), v) for k, v in found["context"].items() if v is not None],
         }
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:+.0f} %".replace("-", "−")
 
 
 def render(
