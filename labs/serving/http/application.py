@@ -227,7 +227,8 @@ def application(
     @app.post("/", include_in_schema=False)
     async def try_model(request: Request) -> Response:
         body = (await request.body()).decode(errors="replace")
-        form = {key: values[0] for key, values in parse_qs(body).items()}
+        # a form has lines that end in \r\n
+        form = {key: values[0].replace("\r\n", "\n") for key, values in parse_qs(body).items()}
         model = models.get(form.get("model", ""))
         if model is None or not model.is_ready:
             return render(models, form, None, "This model is not ready; try again in a moment.")
