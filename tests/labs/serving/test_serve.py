@@ -317,6 +317,11 @@ def test_the_page_shows_what_a_model_looked_at(explaining: Site, width: int) -> 
             total = sum(float(str(bar.get_attribute("value"))) for bar in sides.all())
             assert total == pytest.approx(0.0 if name == "numbers" else 1.0)
             assert section.first.get_by_label("Show what it looked at").is_checked()
+            kept = {
+                str(area.get_attribute("name")): area.input_value()
+                for area in section.first.locator("textarea").all()
+            }
+            assert kept == asked  # lines, too
             assert page.evaluate("document.documentElement.scrollWidth") <= width
         vectors = page.locator("section.panel").last
         assert not vectors.get_by_label("Show what it looked at").count()
