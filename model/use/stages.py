@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from cloze.core.humanize import format_metrics, format_number
-from cloze.core.stages.cost import CostEstimate, CostModel, PlannedBuild
+from cloze.core.stages.cost import (
+    CostEstimate,
+    CostModel,
+    MeasuredThroughput,
+    Metadata,
+    PlannedBuild,
+)
 from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.cost import measure_forward, previous_tokens
 from cloze.model.train.plan import estimates
@@ -24,9 +30,7 @@ LINE_BYTES_A_PIECE = 14.0  # bytes per token in a line of BLiMP, field names inc
 
 def _bytes(data: str | None) -> int:
     """Return the size of a file or of the files in a directory; 0 if it does not exist here."""
-    if data is None or "://" in data:
-        return 0
-    path = Path(data)
+    path = Path(data or "/dev/null")
     files = path.iterdir() if path.is_dir() else [path]
     return sum(file.stat().st_size for file in files if file.is_file())
 
@@ -38,6 +42,7 @@ def _cost_model(source: str, guess: Callable[[Any], float], length: float) -> Co
         source, guess: field of the config that names the data; its tokens, if they are not known.
         length: tokens of a sentence.
     """
+    copies = {"causal": 1.0}
 
     def estimate(plan: PlannedBuild[Any]) -> CostEstimate:
         own = {name: getattr(plan.config, name) for name in (source, "limit")}
@@ -46,7 +51,7 @@ def _cost_model(source: str, guess: Callable[[Any], float], length: float) -> Co
         loaded = 2 * estimates.WEIGHT_BYTES * weights
         return pass_cost(
             plan,
-            tokens=tokens * copies(plan.config.mask),
+            tokens=tokens * copies.get(plan.config.mask, length),
             weights=weights,
             forward=True,
             memory_bytes=2 * int(estimates.PROCESS["cpu"]) + loaded,
@@ -54,13 +59,10 @@ def _cost_model(source: str, guess: Callable[[Any], float], length: float) -> Co
             makes={"tokens": tokens},
         )
 
-    def copies(mask: str) -> float:
-        return 1.0 if mask == "causal" else length
+    def measure(facts: Metadata) -> MeasuredThroughput | None:
+        return measure_forward(facts, copies=copies.get(facts["config"]["mask"], length))
 
-    return CostModel(
-        estimate=estimate,
-        measure=lambda facts: measure_forward(facts, copies=copies(facts["config"]["mask"])),
-    )
+    return CostModel(estimate=estimate, measure=measure)
 
 
 # Stages.
