@@ -10,13 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cloze.core.humanize import format_metrics, format_number
-from cloze.core.stages.cost import (
-    CostEstimate,
-    CostModel,
-    MeasuredThroughput,
-    Metadata,
-    PlannedBuild,
-)
+from cloze.core.stages.cost import CostEstimate, CostModel, PlannedBuild
 from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.cost import measure_forward, previous_tokens
 from cloze.model.train.plan import estimates
@@ -30,8 +24,8 @@ LINE_BYTES_A_PIECE = 14.0  # bytes per token in a line of BLiMP, field names inc
 
 def _bytes(data: str | None) -> int:
     """Return the size of a file or of the files in a directory; 0 if it does not exist here."""
-    path = Path(data or "/dev/null")
-    files = path.iterdir() if path.is_dir() else [path]
+    paths = [Path(data)] if data is not None else []
+    files = paths[0].iterdir() if paths and paths[0].is_dir() else paths
     return sum(file.stat().st_size for file in files if file.is_file())
 
 
@@ -59,10 +53,10 @@ def _cost_model(source: str, guess: Callable[[Any], float], length: float) -> Co
             makes={"tokens": tokens},
         )
 
-    def measure(facts: Metadata) -> MeasuredThroughput | None:
-        return measure_forward(facts, copies=copies.get(facts["config"]["mask"], length))
-
-    return CostModel(estimate=estimate, measure=measure)
+    return CostModel(
+        estimate=estimate,
+        measure=lambda own: measure_forward(own, copies=copies.get(own["config"]["mask"], length)),
+    )
 
 
 # Stages.
