@@ -55,7 +55,7 @@ class Part(NamedTuple):
     field: str
     content: str
     spans: Iterable[Sequence[int]]  # at least as many as scores: the last ones may be cut off
-    scores: Sequence[float]
+    scores: Iterable[float]
 
 
 class Explains(Verb[T]):
@@ -183,7 +183,7 @@ def explanation(
         `left` of `own`, in its characters (`own`), `right`, and in the `other` field; without `own`
         in each of two fields. Shares are None if every score is 0.
     """
-    tokens = [
+    tokens: list[dict[str, Any]] = [
         {"field": field, "text": content[start:end], "start": int(start), "end": int(end),
          "score": float(score)}
         for field, content, spans, scores in parts
@@ -263,8 +263,9 @@ def explain_tag(
     words = slice(*window.words)
     edges = np.cumsum([len(model.tokenizer.special.begins), *sizes[words]])
     scores = [found.scores[begin:end].sum() for begin, end in pairwise(edges)]
-    label, own = str(model.metadata["labels"][index]), ("text", *spans[word])
-    return explanation(found, label, [Part("text", text, spans[words], scores)], own)
+    label, (start, end) = str(model.metadata["labels"][index]), spans[word]
+    part = Part("text", text, spans[words], scores)
+    return explanation(found, label, [part], ("text", start, end))
 
 
 def explain_answer(
