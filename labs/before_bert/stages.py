@@ -9,7 +9,16 @@ from pydantic import Field
 
 from cloze.core.config import InputPath, StageConfig
 from cloze.core.errors import DataError
+from cloze.core.stages.cost import (
+    PROCESS_BYTES,
+    CostEstimate,
+    CostModel,
+    MeasuredThroughput,
+    Metadata,
+    PlannedBuild,
+)
 from cloze.core.stages.stage import InputSpec, Stage, deferred
+from cloze.model.tasks.cost import previous_tokens
 from cloze.pipeline.vocab.kinds import TokenizerTrainer
 
 if TYPE_CHECKING:
@@ -56,6 +65,32 @@ class StaticVectorsConfig(StageConfig):
     """Seed of the initial vectors, of negative samples and of the order."""
 
 
+WORD_BYTES, WORDS_A_SECOND = 6.0, 2e5  # of a corpus; of one thread, for 100 numbers
+
+
+def _estimate(plan: PlannedBuild[StaticVectorsConfig]) -> CostEstimate:
+    """Estimate the passes over the words of the corpus."""
+    config, words = plan.config, float(plan.inputs["corpus"].get("bytes") or 0) / WORD_BYTES
+    parameters = int(plan.inputs["vocab"].get("size") or 0) * config.size
+    return CostEstimate(
+        work=(previous_tokens(plan.before) or words) * config.epochs * config.size / 100,
+        speed=WORDS_A_SECOND,
+        startup_seconds=10.0,
+        parallelism=config.hogwild_threads,
+        disk_bytes=8 * parameters,
+        memory_bytes=2 * PROCESS_BYTES + 12 * parameters,
+        expected_metadata={"parameters": parameters},
+    )
+
+
+def _measure(facts: Metadata) -> MeasuredThroughput:
+    config = facts["config"]
+    work = facts["tokens"] * config["epochs"] * config["size"] / 100
+    return MeasuredThroughput(
+        amount=work, seconds=facts["seconds"], width=config["hogwild_threads"]
+    )
+
+
 def _headline(summary: Mapping[str, Any]) -> str:
     """Return the number of vectors, and the share of right analogies."""
     text = f"{summary['method']}: {summary['words']:,} vectors of {summary['size']} numbers"
@@ -77,6 +112,7 @@ STAGE = Stage(
     worker="cloze.model",
     outputs=("checkpoint",),
     headline=_headline,
+    cost_model=CostModel(estimate=_estimate, measure=_measure),
     comparison_metrics=("metrics",),
 )
 

@@ -60,11 +60,8 @@ def run(config: LatencyConfig, build: BuildContext) -> StageResult:
         DataError: a checkpoint is missing or damaged.
     """
     device = init_distributed(build.execution).device
-    precision, meter, on_cpu = (
-        resolve(config.precision, device),
-        EnergyMeter(),
-        device.type == "cpu",
-    )
+    precision, on_cpu = resolve(config.precision, device), device.type == "cpu"
+    meter = EnergyMeter()
     roles = {OWN: "checkpoint", THEIRS: "champion"}
     loaded = {
         name: checkpoint.load_input(build, build.inputs[role])

@@ -10,8 +10,7 @@ PLUGIN = Plugin(
     rows={
         "commands": {
             "latency": Row(
-                f"{_LAB}.command:latency",
-                help="Measure a checkpoint's latency, or two in turn.",
+                f"{_LAB}.command:latency", help="Measure a checkpoint's latency, or two in turn."
             )
         },
         "stages": {"latency": Row(f"{_LAB}.stage:LATENCY", before="report")},

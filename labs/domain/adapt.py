@@ -166,11 +166,7 @@ def _settings(
     if words:
         values |= {"extend-vocab.base": checkpoint, "extend-vocab.add": words}
     else:
-        values |= {
-            "extend-vocab": False,
-            "vocab.import_path": checkpoint,
-            "vocab.corpus": "corpus",
-        }
+        values |= {"extend-vocab": False, "vocab.import_path": checkpoint, "vocab.corpus": "corpus"}
     if general:
         values["corpus@general.sources"] = general
     else:

@@ -10,8 +10,7 @@ PLUGIN = Plugin(
     rows={
         "commands": {
             "adapt": Row(
-                f"{_LAB}.adapt:adapt",
-                help="Train a checkpoint further on the texts of a domain.",
+                f"{_LAB}.adapt:adapt", help="Train a checkpoint further on the texts of a domain."
             ),
             "extend-vocab": Row(
                 f"{_LAB}.extend_command:extend_vocab",

@@ -87,8 +87,7 @@ def build_model(config: LongformerConfig) -> PretrainingModel:
             window=config.window_of(number),
         )
     return LongModel(
-        LongEncoder(plain.embeddings, list(plain.layers), plain.norm),
-        masked_lm(config),
+        LongEncoder(plain.embeddings, list(plain.layers), plain.norm), masked_lm(config)
     )
 
 

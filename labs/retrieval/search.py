@@ -176,7 +176,7 @@ class CorpusAnswers(AnswerPredictor):
         ]
         return self._answerer.encode_questions(questions), readings
 
-    def answer(self, encoded: tuple[Split, list[Reading | None]]) -> list[dict[str, Any]]:
+    def answers(self, encoded: tuple[Split, list[Reading | None]]) -> list[dict[str, Any]]:
         split, readings = encoded
         return self.best(
             ranked if reading is None else _sourced(ranked, reading)

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cloze.core.errors import UsageError
-from cloze.labs.serving.explain import check_explainable, explain
+from cloze.labs.serving.explain import Explains, explain_text
 from cloze.labs.serving.verbs import ClassifyConfig
 from cloze.model.tasks.formats.choices import FEWEST, Choices
 from cloze.model.tasks.formats.tables import PAIR
@@ -189,15 +189,14 @@ class _Input(NamedTuple):
     choices: Sequence[str]
 
 
-class Classify(Verb[_Input]):
+class Classify(Explains[_Input]):
     """Predictor of classify: best label or choice and all `predictions`, or a score."""
 
     def __init__(self, checkpoint: str, config: ClassifyConfig) -> None:
         where = placement(config.device, config.precision)
         self._classifier = TextClassificationPipeline(checkpoint, **where)
-        self._top_k, self._explain = config.top_k, config.explain
-        if config.explain:
-            check_explainable(checkpoint, self._classifier.network, self._classifier.metadata)
+        self._top_k = config.top_k
+        super().__init__(checkpoint, self._classifier, config.explain)
 
     def read(self, request: Request) -> _Input:
         text, pair = request.text("text"), request.optional("pair")
@@ -237,22 +236,22 @@ class Classify(Verb[_Input]):
                 encoded.append((indices, self._classifier.encode_texts(texts, pairs, choices)))
         return encoded
 
-    def answer(self, encoded: Sequence[tuple[list[int], Split]]) -> list[dict[str, Any]]:
+    def answers(self, encoded: Sequence[tuple[list[int], Split]]) -> list[dict[str, Any]]:
         rows = {}
         for indices, split in encoded:
             ranked = self._classifier.ranked(split, self._top_k)
-            for number, (index, best) in enumerate(zip(indices, ranked, strict=True)):
-                rows[index] = dict(best[0])
-                if self._classifier.answers != "scores":
-                    rows[index]["predictions"] = best
-                if self._explain:
-                    rows[index]["explanation"] = explain(
-                        self._classifier, split, number, best[0].get("choice")
-                    )
+            for index, best in zip(indices, ranked, strict=True):
+                kept = {} if self._classifier.answers == "scores" else {"predictions": best}
+                rows[index] = {**best[0], **kept}
         return [rows[index] for index in sorted(rows)]
 
-    def finish(self) -> dict[str, Any]:
-        return {"truncated": self._classifier.truncated}
+    def explain(
+        self, encoded: Sequence[tuple[list[int], Split]], answers: Sequence[dict[str, Any]]
+    ) -> None:
+        for indices, split in encoded:
+            for number, index in enumerate(indices):
+                found = explain_text(self._classifier, split, number, answers[index])
+                answers[index]["explanation"] = found
 
 
 class ZeroShot(Verb[str]):

@@ -7,7 +7,7 @@ A command defines how a prediction is printed, and additional fields of a reques
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -109,6 +109,14 @@ def _show_explanation(
     return Group(table, line, *([Text(", ".join(parts), style="dim")] if parts else []))
 
 
+def _show_explained(found: Sequence[Answer], *names: str) -> RenderableType:
+    """Return each entity or mask, and its explanation."""
+    from rich.console import Group
+
+    heads = (" ".join((f"{own['score']:.3f}", *(own[name] for name in names))) for own in found)
+    return Group(*map(_show_explanation, heads, (own["explanation"] for own in found)))
+
+
 @click.command("classify", cls=InferenceCommand, text="Text to classify.", show=_show_labels)
 @click.option(
     "--pair",
@@ -138,19 +146,12 @@ def classify(
 
 def _show_entities(answer: Answer) -> RenderableType:
     """Return a line per entity: probability, type, text and position."""
-    from rich.console import Group
     from rich.text import Text
 
     if not answer["entities"]:
         return Text("no entities", style="dim")
     if "explanation" in answer["entities"][0]:
-        return Group(
-            *(
-                _show_explanation(f"{entity['score']:.3f} {entity['type']} {entity['text']}",
-                                  entity["explanation"])
-                for entity in answer["entities"]
-            )
-        )  # fmt: skip
+        return _show_explained(answer["entities"], "type", "text")
     table = _rows()
     for entity in answer["entities"]:
         table.add_row(
@@ -264,14 +265,7 @@ score = InferenceCommand(
 
 def _show_masks(answer: Answer) -> RenderableType:
     """Return the best word of each mask, with the tokens that speak for it and their sides."""
-    from rich.console import Group
-
-    return Group(
-        *(
-            _show_explanation(f"{mask['score']:.3f} {mask['token']}", mask["explanation"])
-            for mask in answer["masks"]
-        )
-    )
+    return _show_explained(answer["masks"], "token")
 
 
 explain_mask = InferenceCommand(

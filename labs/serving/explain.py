@@ -9,8 +9,10 @@ Gauss-Legendre quadrature.
 
 from __future__ import annotations
 
+import abc
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,12 +24,10 @@ from cloze.model.data.batch import move
 from cloze.model.layers.batch import Batch
 from cloze.model.tasks.encode import TextSamples, WordSamples
 from cloze.model.tasks.formats.choices import Choices
-from cloze.model.tasks.formats.columns import TaggedWords
 from cloze.model.tasks.formats.squad import SquadExamples
-from cloze.model.tasks.formats.texts import TextExamples
-from cloze.model.tasks.kinds.choice import ChoiceSamples
 from cloze.model.tasks.span_windows import BOUNDS, Windows
 from cloze.model.tasks.task import Split
+from cloze.model.use.verb import Verb
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -36,25 +36,60 @@ if TYPE_CHECKING:
 STEPS = 64  # points of the quadrature
 ROWS = 8  # points per forward and backward pass
 
-Scores = npt.NDArray[np.float64]
-Token = dict[str, Any]  # {"field", "text", "start", "end": characters, "score"}
-Explanation = dict[str, Any]
+T = TypeVar("T")
+Explanation = dict[str, Any]  # see `explanation`
+Span = Sequence[int]  # start and end, characters
 
 
 class Attribution(NamedTuple):
     """Scores of positions, float64 [L], and the logit of the text and of the baseline."""
 
-    scores: Scores
+    scores: npt.NDArray[np.float64]
     logit: float
     baseline: float
 
-    def explanation(self, label: str | None, tokens: Sequence[Token]) -> Explanation:
-        return {
-            "label": label,
-            "logit": self.logit,
-            "baseline": self.baseline,
-            "tokens": tokens,
-        }
+
+class Part(NamedTuple):
+    """Text of a field in a sequence, the characters of its tokens, and the tokens' scores."""
+
+    field: str
+    content: str
+    spans: Iterable[Sequence[int]]  # at least as many as scores: the last ones may be cut off
+    scores: Iterable[float]
+
+
+class Explains(Verb[T]):
+    """Verb whose answers have explanations, by its option or where `cloze serve` is asked for one.
+
+    Attributes:
+        always: `answer` adds them.
+    """
+
+    def __init__(self, checkpoint: str, model: FinetunedModel, always: bool) -> None:
+        self.checkpoint, self.model, self.always = checkpoint, model, always
+        if always:
+            self.check_explainable()
+
+    def check_explainable(self) -> None:
+        """Raise UsageError if the network has no gradient by the embeddings of its tokens."""
+        check_explainable(self.checkpoint, self.model.network, self.model.metadata)
+
+    def answer(self, encoded: Any) -> list[dict[str, Any]]:
+        answers = self.answers(encoded)
+        if self.always:
+            self.explain(encoded, answers)
+        return answers
+
+    @abc.abstractmethod
+    def answers(self, encoded: Any) -> list[dict[str, Any]]:
+        """Return what `answer` returns, without explanations."""
+
+    @abc.abstractmethod
+    def explain(self, encoded: Any, answers: Sequence[dict[str, Any]]) -> None:
+        """Add the explanations of answers to them."""
+
+    def finish(self) -> dict[str, Any]:
+        return {"truncated": self.model.truncated}
 
 
 class _Path:
@@ -81,8 +116,8 @@ def check_explainable(checkpoint: str, network: nn.Module, metadata: Mapping[str
     obstacles = {
         "reads frozen features": bool(metadata.get("frozen")),
         "has a decoder": hasattr(encoder, "decoder"),
-        "reads characters": not hasattr(encoder, "embeddings")
-        or not hasattr(encoder.embeddings, "word"),
+        "reads characters": not hasattr(getattr(encoder, "embeddings", None), "word"),
+        "has no gradients in int8": any(hasattr(module, "project") for module in network.modules()),
     }
     obstacle = next((name for name, applies in obstacles.items() if applies), None)
     if obstacle:
@@ -131,132 +166,124 @@ def attribute(
     return Attribution(np.sum(parts, axis=0), logit, baseline)
 
 
-def context_shares(
-    tokens: Iterable[Token], field: str, start: int, end: int
-) -> dict[str, float | None]:
-    """Return which share of the absolute scores lies where; all are None if every score is 0.
+def explanation(
+    found: Attribution,
+    label: str | None,
+    parts: Sequence[Part],
+    own: tuple[str, int, int] | None = None,
+) -> Explanation:
+    """Return an attribution as answers have it.
 
     Args:
-        field, start, end: characters of the word, tag or answer that is explained.
+        label: what the logit is of: a label, tag, ending, answer or token; None: a regression.
+        own: field, start and end of the word, tag or answer that is explained.
 
     Returns:
-        `left`, `own` and `right` of these characters in the same field; `other`: other fields.
+        `label`; `logit` of the text and `baseline`, without it; `tokens`: dicts of `field`, `text`,
+        `start` and `end` (characters), `score`; `context`: which share of the absolute scores lies
+        `left` of `own`, in its characters (`own`), `right`, and in the `other` field; without `own`
+        in each of two fields. Shares are None if every score is 0.
     """
-    sums = {"left": 0.0, "own": 0.0, "right": 0.0, "other": 0.0}
+    tokens: list[dict[str, Any]] = [
+        {"field": field, "text": content[start:end], "start": int(start), "end": int(end),
+         "score": float(score)}
+        for field, content, spans, scores in parts
+        for (start, end), score in zip(spans, scores, strict=False)
+    ]  # fmt: skip
+    fields = [part.field for part in parts]
+    places = ("left", "own", "right", "other")[: 2 + len(fields)] if own else fields
+    sums = dict.fromkeys(places, 0.0)
     for token in tokens:
-        if token["field"] != field:
-            side = "other"
-        elif token["end"] <= start:
-            side = "left"
-        else:
-            side = "right" if token["start"] >= end else "own"
+        side = token["field"]
+        if own is not None:
+            field, start, end = own
+            near = "left" if token["end"] <= start else "right" if token["start"] >= end else "own"
+            side = near if side == field else "other"
         sums[side] += abs(token["score"])
     total = sum(sums.values())
-    return {side: own / total if total else None for side, own in sums.items()}
+    shares = {side: share / total if total else None for side, share in sums.items()}
+    return {
+        "label": label,
+        "logit": found.logit,
+        "baseline": found.baseline,
+        "tokens": tokens,
+        "context": shares if len(shares) > 1 else {},
+    }
 
 
-def explain(
-    model: FinetunedModel, split: Split, number: int, choice: int | None = None
+def explain_text(
+    model: FinetunedModel, split: Split, number: int, answer: Mapping[str, Any]
 ) -> Explanation:
-    """Attribute the logit of the most probable label, a score, or the chosen ending to tokens.
-
-    Args:
-        model: model of a classification, regression or multiple choice.
-        split: encoded examples.
-        number: number of the example.
-        choice: of a multiple choice: number of the chosen ending.
-
-    Returns:
-        `label` (None: a regression; of a choice the ending), `logit` of the text, `baseline` (logit
-        without the text), and `tokens`: dicts of `field` (text, pair or choice), `text`, `start`
-        and `end` (characters), `score`.
-    """
-    samples, examples = split.samples, split.examples
-    if isinstance(examples, Choices):
-        assert isinstance(samples, ChoiceSamples)
-        assert choice is not None
+    """Explain the label, score or ending of an answer to `classify` by text, pair and choice."""
+    samples, examples = cast(Any, split.samples), cast(Any, split.examples)
+    names = getattr(examples, "label_names", None)
+    if is_choice := isinstance(examples, Choices):
         # The logit of an ending depends on its own sequence alone.
-        row, rows = int(samples.counts[:number].sum()) + choice, samples.sequences
-        contents = {"text": examples.contexts[number], "choice": examples.endings[number][choice]}
-        names: Sequence[str] | None = None
+        row, samples = int(samples.counts[:number].sum()) + answer["choice"], samples.sequences
+        contents = {"text": examples.contexts[number], "choice": answer["text"]}
     else:
-        assert isinstance(samples, TextSamples)
-        assert isinstance(examples, TextExamples)
-        row, rows, contents = number, samples, {"text": examples.texts[number]}
+        row, contents = number, {"text": examples.texts[number]}
         if examples.text_pairs is not None:
             contents["pair"] = examples.text_pairs[number]
-        names = getattr(examples, "label_names", None)
-    with torch.no_grad():
-        index = int(_outputs(model, rows, row)[0].argmax())
-    found = _attribute(model, rows, row, lambda outputs: outputs[:, index])
+    index = 0 if is_choice or names is None else names.index(answer["label"])
+    found = _attribute(model, samples, row, lambda outputs: outputs[:, index])
     # An ending that is too long keeps its end, see `Choice.encode`.
-    tail = getattr(model.task.options, "truncate", None) == "context"
-    frame, second = model.tokenizer, int(rows.second[row])
+    tail = is_choice and getattr(model.task.options, "truncate", None) == "context"
+    frame, second = model.tokenizer, int(samples.second[row])
     separator = 1 if len(contents) == 1 else len(frame.pair_frame.separator)
     ranges = [(len(frame.special.begins), second - separator), (second, len(found.scores) - 1)]
-    tokens = []
+    parts = []
     for (field, content), (begin, end) in zip(contents.items(), ranges, strict=False):
-        ((_, spans),) = frame.encode_with_offsets([content])
+        spans = _spans(model, content)
         kept = spans[-(end - begin) :] if tail and field == "choice" else spans
-        tokens += _tokens(field, content, kept, found.scores[begin:end])
-    label = contents.get("choice") if names is None else names[index]
-    return found.explanation(label, tokens)
+        parts.append(Part(field, content, kept, found.scores[begin:end]))
+    return explanation(found, answer.get("text" if is_choice else "label"), parts)
 
 
-def explain_tag(model: FinetunedModel, split: Split, number: int, word: int) -> Explanation:
-    """Attribute the logit of a word's most probable tag to the words of its window.
+def explain_tag(
+    model: FinetunedModel, split: Split, number: int, text: str, spans: Sequence[Span], word: int
+) -> Explanation:
+    """Explain the most probable tag of a word by the words of its window.
 
     Args:
-        model: model of a tagging task.
-        number, word: numbers of the sentence and of the word in it.
-
-    Returns:
-        As `explain`; `label` is the tag. `start` and `end` are numbers of words in `tokens`.
+        number: number of the sentence.
+        text, spans: its text, and the characters of its words.
     """
-    samples, examples = split.samples, split.examples
-    assert isinstance(samples, WordSamples)
-    assert isinstance(examples, TaggedWords)
+    samples = cast(WordSamples, split.samples)
     windows = [i for i, own in enumerate(samples.windows) if own.sentence == number]
     # The windows of a sentence predict each of its words once, in order.
     sizes = np.concatenate([samples.sizes[i] for i in windows])
     row = next(i for i in windows if word < samples.windows[i].own[1])
     window = samples.windows[row]
     position = int(samples.first[row][word - window.own[0]])
+    model.network.eval()
     with torch.no_grad():
-        index = int(_outputs(model, samples, row)[0, position].argmax())
+        outputs = model.network(move(samples.batch([row], "rows"), model.device))
+        index = int(outputs[0, position].argmax())
     found = _attribute(model, samples, row, lambda outputs: outputs[:, position, index])
-    first, last = window.words
-    begins = len(model.tokenizer.special.begins)
-    edges = np.concatenate([[0], np.cumsum(sizes[first:last])]) + begins
-    words = examples.words[number]
-    tokens = [
-        {
-            "field": "text", "text": words[i], "start": i, "end": i + 1,
-            "score": float(found.scores[edges[i - first] : edges[i - first + 1]].sum()),
-        }
-        for i in range(first, last)
-    ]  # fmt: skip
-    return found.explanation(str(model.metadata["labels"][index]), tokens)
+    words = slice(*window.words)
+    edges = np.cumsum([len(model.tokenizer.special.begins), *sizes[words]])
+    scores = [found.scores[begin:end].sum() for begin, end in pairwise(edges)]
+    label, (start, end) = str(model.metadata["labels"][index]), spans[word]
+    part = Part("text", text, spans[words], scores)
+    return explanation(found, label, [part], ("text", start, end))
 
 
 def explain_answer(
     model: FinetunedModel, split: Split, number: int, start: int, end: int
 ) -> Explanation:
-    """Attribute the sum of an answer's start and end logit to question and passage.
+    """Explain an answer, the sum of its start and end logit, by question and passage.
 
     Args:
-        model: model of a question-answering task.
-        number: number of the question.
         start, end: characters of the answer in its passage.
-
-    Returns:
-        As `explain`; `label` is the answer, `field` is question or passage.
     """
-    samples, examples = split.samples, split.examples
-    assert isinstance(samples, Windows)
-    assert isinstance(examples, SquadExamples)
+    samples, examples = cast(Windows, split.samples), cast(SquadExamples, split.examples)
     passage = examples.passage_of[number]
-    spans, text = samples.offsets[passage], examples.passages[passage]
+    spans, text, question = (
+        samples.offsets[passage],
+        examples.passages[passage],
+        examples.questions[number],
+    )
     first = int(np.searchsorted(spans[:, 1], start, side="right"))
     last = int(np.searchsorted(spans[:, 0], end, side="left")) - 1
     # A start counts in one window of its question, which has the whole answer.
@@ -269,24 +296,19 @@ def explain_answer(
         model, samples, row,
         lambda outputs: outputs[:, first + shift, 0] + outputs[:, last + shift, 1],
     )  # fmt: skip
-    question = examples.questions[number]
-    ((_, asked),) = model.tokenizer.encode_with_offsets([question])
-    head = slice(
-        len(model.tokenizer.special.begins), opens - len(model.tokenizer.pair_frame.separator)
-    )
-    shown = spans[opens - shift : closes - shift]
-    return found.explanation(
-        text[start:end],
-        _tokens("question", question, asked, found.scores[head])
-        + _tokens("passage", text, shown, found.scores[opens:closes]),
-    )
+    frame = model.tokenizer
+    asked = found.scores[len(frame.special.begins) : opens - len(frame.pair_frame.separator)]
+    parts = [
+        Part("question", question, _spans(model, question), asked),
+        Part("passage", text, spans[opens - shift : closes - shift], found.scores[opens:closes]),
+    ]
+    return explanation(found, text[start:end], parts, ("passage", start, end))
 
 
-def _outputs(model: FinetunedModel, rows: TextSamples, row: int) -> Tensor:
-    """Return the network's outputs for one sequence, [1, ...]."""
-    model.network.eval()
-    outputs: Tensor = model.network(move(rows.batch([row], "rows"), model.device))
-    return outputs
+def _spans(model: FinetunedModel, text: str) -> npt.NDArray[Any]:
+    """Return the characters of a text's tokens, int64 [tokens, 2]."""
+    ((_, spans),) = model.tokenizer.encode_with_offsets([text])
+    return spans
 
 
 def _attribute(
@@ -297,19 +319,3 @@ def _attribute(
         model.network, model.tokenizer, model.device,
         lambda count: rows.batch([row] * count, "rows"), target,
     )  # fmt: skip
-
-
-def _tokens(field: str, content: str, spans: npt.NDArray[Any], scores: Scores) -> list[Token]:
-    """Return the tokens of a field with their scores, in order; truncated ones are left out.
-
-    Args:
-        spans: int64 [tokens, 2], characters of the tokens.
-        scores: float64 [at most tokens].
-    """
-    return [
-        {
-            "field": field, "text": content[start:stop], "start": start, "end": stop,
-            "score": float(score),
-        }
-        for (start, stop), score in zip(spans.tolist(), scores, strict=False)
-    ]  # fmt: skip

@@ -8,13 +8,19 @@ from typing import Any
 import torch
 
 from cloze.core.errors import UsageError
-from cloze.labs.serving.explain import attribute, check_explainable, context_shares
-from cloze.labs.serving.verbs import ExplainMaskConfig
+from cloze.labs.serving.explain import (
+    Explains,
+    Explanation,
+    Part,
+    attribute,
+    check_explainable,
+    explanation,
+)
 from cloze.model.data.batch import move
 from cloze.model.layers.batch import Batch
-from cloze.model.objectives import objectives
 from cloze.model.train.precision import placement
-from cloze.model.use.fill_mask import FillMaskPipeline, Question
+from cloze.model.use.configs import VerbConfig
+from cloze.model.use.fill_mask import FillMask, FillMaskPipeline, Question
 from cloze.model.use.request import Request
 from cloze.model.use.verb import Verb
 
@@ -22,18 +28,23 @@ from cloze.model.use.verb import Verb
 class ExplainMask(Verb[Question]):
     """Predictor of explain-mask: for each mask the best word, its score and its `explanation`.
 
+    Args:
+        filler: the checkpoint's pipeline, where it is in memory.
+
     Raises:
         UsageError: the checkpoint fills no masks, or has no gradient by its tokens' embeddings.
     """
 
-    def __init__(self, checkpoint: str, config: ExplainMaskConfig) -> None:
-        self._filler = FillMaskPipeline(checkpoint, **placement(config.device, config.precision))
-        self._device = next(self._filler.model.parameters()).device
-        names = self._filler.names
-        if "mntp" in names or any(own.transform for own in objectives(names)):
+    def __init__(
+        self, checkpoint: str, config: VerbConfig, filler: FillMaskPipeline | None = None
+    ) -> None:
+        self._filler = filler or FillMaskPipeline(
+            checkpoint, **placement(config.device, config.precision)
+        )
+        if self._filler.before or self._filler.permuted:
             raise UsageError(
-                f"explain-mask explains models that see both sides of a mask, and {checkpoint} was "
-                f"trained on {', '.join(names)}; name a checkpoint of mlm"
+                f"explain-mask explains models that see both sides of a mask, and {checkpoint} "
+                f"predicts in another order; name a checkpoint of mlm"
             )
         check_explainable(checkpoint, self._filler.model, {})
         self._reader = self._filler.pieces.backend_naming([self._filler.mask_token])
@@ -44,22 +55,24 @@ class ExplainMask(Verb[Question]):
             return self._filler.question(text)
 
     def answer(self, encoded: Sequence[Question]) -> list[dict[str, Any]]:
-        return [
-            {
-                "text": question.text,
-                "masks": [
-                    {**best, "explanation": self._explained(question, position)}
-                    for (best,), position in zip(predictions, question.masks, strict=True)
-                ],
-            }
-            for question, predictions in zip(
-                encoded, self._filler.answer(encoded, top_k=1), strict=True
-            )
-        ]
+        answers = [{"text": question.text} for question in encoded]
+        self.explain(encoded, answers)
+        return answers
 
-    def _explained(self, question: Question, position: int) -> dict[str, Any]:
-        """Return the attribution of the best word at a position, and the sides it comes from."""
-        ids, pieces = torch.tensor(question.ids), self._filler.pieces
+    def explain(self, encoded: Sequence[Question], answers: Sequence[dict[str, Any]]) -> None:
+        """Add `masks` to the answers: for each mask the best word with its `explanation`."""
+        filled = self._filler.answer(encoded, top_k=1)
+        for question, predictions, answer in zip(encoded, filled, answers, strict=True):
+            pairs = zip(predictions, question.masks, strict=True)
+            answer["masks"] = [
+                {**best, "explanation": self._explained(question, position)}
+                for (best,), position in pairs
+            ]
+
+    def _explained(self, question: Question, position: int) -> Explanation:
+        """Return the attribution of the best word at a position."""
+        ids, model = torch.tensor(question.ids), self._filler.model
+        device = next(model.parameters()).device
 
         def batch_of(count: int) -> Batch:
             rows = ids.expand(count, -1)
@@ -71,20 +84,28 @@ class ExplainMask(Verb[Question]):
             }
 
         with torch.no_grad():
-            outputs = self._filler.model(move(batch_of(1), self._device))
-        token = int(outputs["mlm_logits"][0].argmax())
+            token = int(model(move(batch_of(1), device))["mlm_logits"][0].argmax())
         found = attribute(
-            self._filler.model, pieces, self._device, batch_of,
+            model, self._filler.pieces, device, batch_of,
             lambda outputs: outputs["mlm_logits"][:, token],
         )  # fmt: skip
         offsets = self._reader.encode(question.text, add_special_tokens=False).offsets
-        tokens = [
-            {
-                "field": "text", "text": question.text[start:end], "start": start, "end": end,
-                "score": float(score),
-            }
-            for (start, end), score in zip(offsets, found.scores[1:-1], strict=True)
-        ]  # fmt: skip
-        shares = context_shares(tokens, "text", *offsets[position - 1])
-        label = str(pieces.backend.id_to_token(token))
-        return {**found.explanation(label, tokens), "context": shares}
+        label = str(self._filler.pieces.backend.id_to_token(token))
+        part = Part("text", question.text, offsets, found.scores[1:-1])
+        return explanation(found, label, [part], ("text", *offsets[position - 1]))
+
+
+def explainer_of(
+    name: str, checkpoint: str, verb: Verb[Any], config: VerbConfig
+) -> ExplainMask | Explains[Any]:
+    """Return what explains the answers of a verb, with the model that the verb has in memory.
+
+    Raises:
+        UsageError: the verb explains nothing, or its checkpoint cannot be explained.
+    """
+    if isinstance(verb, FillMask):
+        return ExplainMask(checkpoint, config, verb.filler)
+    if not isinstance(verb, Explains):
+        raise UsageError(f"{name} has no explanations; leave explain out")
+    verb.check_explainable()
+    return verb

@@ -13,12 +13,7 @@ import numpy as np
 from cloze.core import storage
 from cloze.core.errors import UsageError
 from cloze.labs.embed import EmbeddingPipeline, Vectors
-from cloze.labs.serving.explain import (
-    check_explainable,
-    context_shares,
-    explain_answer,
-    explain_tag,
-)
+from cloze.labs.serving.explain import Explains, explain_answer, explain_tag
 from cloze.labs.serving.verbs import (
     AnswerConfig,
     BestAnswersConfig,
@@ -121,16 +116,14 @@ class QuestionAnsweringPipeline(FinetunedModel):
         ]
 
 
-class AnswerPredictor(Verb[tuple[str, Any]]):
+class AnswerPredictor(Explains[tuple[str, Any]]):
     """Predictor of answer: the best answer of each request, and all answers in `predictions`."""
 
     def __init__(self, checkpoint: str, config: BestAnswersConfig) -> None:
         where = placement(config.device, config.precision)
-        self._answerer = QuestionAnsweringPipeline(checkpoint, **where)
-        self._top_k = config.top_k
-        self._explain = isinstance(config, AnswerConfig) and config.explain
-        if self._explain:
-            check_explainable(checkpoint, self._answerer.network, self._answerer.metadata)
+        self._answerer, self._top_k = QuestionAnsweringPipeline(checkpoint, **where), config.top_k
+        always = isinstance(config, AnswerConfig) and config.explain
+        super().__init__(checkpoint, self._answerer, always)
 
     def read(self, request: Request) -> tuple[str, Any]:
         return request.text("question"), request.text("passage")
@@ -138,28 +131,21 @@ class AnswerPredictor(Verb[tuple[str, Any]]):
     def encode(self, group: Sequence[tuple[str, Any]]) -> Any:
         return self._answerer.encode_questions(group)
 
-    def answer(self, encoded: Any) -> list[dict[str, Any]]:
-        rows = self.best(self._answerer.ranked(encoded))
-        if self._explain:
-            for number, row in enumerate(rows):
-                row["explanation"] = self._explained(encoded, number, row)
-        return rows
+    def answers(self, encoded: Any) -> list[dict[str, Any]]:
+        return self.best(self._answerer.ranked(encoded))
 
-    def _explained(self, split: Split, number: int, row: Answer) -> dict[str, Any] | None:
-        """Return the attribution of the best answer; None for "no answer", which has no place."""
-        start, end = row["start"], row["end"]
-        if start is None:
-            return None
-        found = explain_answer(self._answerer, split, number, start, end)
-        return {**found, "context": context_shares(found["tokens"], "passage", start, end)}
+    def explain(self, encoded: Any, answers: Sequence[dict[str, Any]]) -> None:
+        for number, own in enumerate(answers):
+            start, end = own["start"], own["end"]  # "no answer" has no place
+            found = start is not None and explain_answer(
+                self._answerer, encoded, number, start, end
+            )
+            own["explanation"] = found or None
 
     def best(self, ranked: Iterable[Sequence[Answer]]) -> list[dict[str, Any]]:
         """Return the first answer of each ranking, with all that are kept."""
         found = [best_answers(answers, self._top_k) for answers in ranked]
         return [{**own[0], "predictions": own} for own in found]
-
-    def finish(self) -> dict[str, Any]:
-        return {"truncated": self._answerer.truncated}
 
 
 def best_answers(ranked: Sequence[Answer], top_k: int) -> list[Answer]:
@@ -176,6 +162,11 @@ class EncodedTexts(NamedTuple):
     texts: Sequence[str]
     spans: Sequence[Sequence[Span]]
     split: Split | None
+
+    @property
+    def filled(self) -> list[int]:
+        """Numbers of the texts with words, in the order of the split."""
+        return [number for number, spans in enumerate(self.spans) if spans]
 
 
 class TokenClassificationPipeline(FinetunedModel):
@@ -224,51 +215,31 @@ class TokenClassificationPipeline(FinetunedModel):
         split = self.encode(TaggedWords(words=sentences, where="texts")) if sentences else None
         return EncodedTexts(texts, spans, split)
 
-    def entities(self, encoded: EncodedTexts, *, explain: bool = False) -> list[list[Entity]]:
-        """Return what `tag_batch` returns for the texts of `encode_texts`.
-
-        Args:
-            explain: add the `explanation` of the tag of each entity's first word.
-        """
+    def entities(self, encoded: EncodedTexts) -> list[list[Entity]]:
+        """Return what `tag_batch` returns for the texts of `encode_texts`."""
         results: list[list[Entity]] = [[] for _ in encoded.texts]
         if encoded.split is None:
             return results
         predictions = self.predict(encoded.split)
-        filled = [number for number, spans in enumerate(encoded.spans) if spans]
-        for sentence, (number, tags, scores) in enumerate(
-            zip(filled, predictions.tags, predictions.scores, strict=True)
+        for number, tags, scores in zip(
+            encoded.filled, predictions.tags, predictions.scores, strict=True
         ):
             text, spans = encoded.texts[number], encoded.spans[number]
             for kind, first, last in self._tagging.entities(tags):
                 start, end = spans[first][0], spans[last][1]
                 place = {"text": text[start:end], "type": kind, "start": start, "end": end}
                 score = float(scores[first : last + 1].mean())
-                entity = {**place, "score": score}
-                if explain:
-                    entity["explanation"] = self._explained(encoded, sentence, spans, first)
-                results[number].append(entity)
+                results[number].append({**place, "score": score})
         return results
 
-    def _explained(
-        self, encoded: EncodedTexts, sentence: int, spans: Sequence[Span], word: int
-    ) -> dict[str, Any]:
-        """Return the attribution of a word's tag, by characters of the text."""
-        assert encoded.split is not None
-        found = explain_tag(self, encoded.split, sentence, word)
-        for token in found["tokens"]:
-            token["start"], token["end"] = spans[token["start"]]
-        return {**found, "context": context_shares(found["tokens"], "text", *spans[word])}
 
-
-class Tag(Verb[str]):
+class Tag(Explains[str]):
     """Predictor of tag: the `entities` of each text."""
 
     def __init__(self, checkpoint: str, config: TagConfig) -> None:
         where = placement(config.device, config.precision)
-        self._tagger = TokenClassificationPipeline(checkpoint, **where)
-        self._words, self._explain = config.words, config.explain
-        if config.explain:
-            check_explainable(checkpoint, self._tagger.network, self._tagger.metadata)
+        self._tagger, self._words = TokenClassificationPipeline(checkpoint, **where), config.words
+        super().__init__(checkpoint, self._tagger, config.explain)
 
     def read(self, request: Request) -> str:
         return request.text("text")
@@ -276,12 +247,18 @@ class Tag(Verb[str]):
     def encode(self, group: Sequence[str]) -> EncodedTexts:
         return self._tagger.encode_texts(group, words=self._words)
 
-    def answer(self, encoded: EncodedTexts) -> list[dict[str, Any]]:
-        found = self._tagger.entities(encoded, explain=self._explain)
-        return [{"entities": entities} for entities in found]
+    def answers(self, encoded: EncodedTexts) -> list[dict[str, Any]]:
+        return [{"entities": entities} for entities in self._tagger.entities(encoded)]
 
-    def finish(self) -> dict[str, Any]:
-        return {"truncated": self._tagger.truncated}
+    def explain(self, encoded: EncodedTexts, answers: Sequence[dict[str, Any]]) -> None:
+        """Add the explanation of the tag of each entity's first word."""
+        for sentence, number in enumerate(encoded.filled):
+            assert encoded.split is not None
+            text, spans = encoded.texts[number], encoded.spans[number]
+            words = {start: word for word, (start, _) in enumerate(spans)}
+            for entity in answers[number]["entities"]:
+                place = sentence, text, spans, words[entity["start"]]
+                entity["explanation"] = explain_tag(self._tagger, encoded.split, *place)
 
 
 class Embed(Verb[str]):

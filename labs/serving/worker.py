@@ -8,12 +8,14 @@ and sends records: first `{"ready": {…}}`, then one per batch, in order:
 
     {"batch": 7, "answers": [{…}, {"error": "…"}, …]}
 
-A thread reads and tokenizes the next batch while the model computes.
+The answer to a request with `"explain": true` has its explanation, and `explain_ms`, its time. A
+thread reads and tokenizes the next batch while the model computes.
 """
 
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
@@ -47,7 +49,8 @@ def run(config: ServingConfig, build: BuildContext) -> StageResult:
         UsageError: the checkpoint does not support the verb, or no verb supports its heads.
         DataError: the checkpoint is missing or damaged.
     """
-    from cloze.model.data.batch import Prefetch  # torch
+    from cloze.labs.serving.explain_mask import explainer_of  # torch
+    from cloze.model.data.batch import Prefetch
 
     checkpoint = build.inputs["checkpoint"]
     name = config.verb or verb_of(checkpoint)
@@ -60,11 +63,21 @@ def run(config: ServingConfig, build: BuildContext) -> StageResult:
             f"with --verb"
         )
     verb = open_verb(name, checkpoint, verb_config)
-    ready = {"verb": name, "example": _warm_up(verb, examples)}
+    explainer, obstacle = None, ""
+    try:
+        explainer = explainer_of(name, checkpoint, verb, verb_config)
+    except UsageError as error:
+        obstacle = str(error)
+    ready = {"verb": name, "example": _warm_up(verb, examples), "explains": not obstacle}
     build.report.predictions([{"ready": ready}])
-    batches = Prefetch(_encoded_batches(verb, config.source), depth=1)
-    for number, items, errors, encoded in batches:
+    batches = Prefetch(_encoded_batches(verb, config.source, obstacle), depth=1)
+    for number, items, errors, encoded, explained in batches:
         answers = {**errors, **dict(zip(items, _answers(verb, items, encoded), strict=True))}
+        for index in explained:
+            begin, answer = time.perf_counter(), answers[index]
+            if explainer is not None and "error" not in answer:
+                explainer.explain(verb.encode([items[index]]), [answer])
+                answer["explain_ms"] = round(1000 * (time.perf_counter() - begin), 1)
         ordered = [answers[index] for index in sorted(answers)]
         build.report.predictions([{"batch": number, "answers": ordered}])
     return StageResult()
@@ -74,18 +87,27 @@ Items = Mapping[int, Any]  # what `Verb.read` returned, by number of the request
 Errors = Mapping[int, dict[str, Any]]
 
 
-def _encoded_batches(verb: Verb[Any], source: str) -> Iterator[tuple[int, Items, Errors, Any]]:
-    """Iterate over batches: number, requests, errors of faulty requests, encoded requests."""
+def _encoded_batches(
+    verb: Verb[Any], source: str, obstacle: str
+) -> Iterator[tuple[int, Items, Errors, Any, list[int]]]:
+    """Iterate over batches: number, requests, errors, encoded requests, and those to explain.
+
+    Args:
+        obstacle: why the checkpoint explains nothing; empty: it does.
+    """
     with open(source, "rb") as lines:
         for line in lines:
             batch = json.loads(line)
             items, errors = dict[int, Any](), dict[int, dict[str, Any]]()
             for index, fields in enumerate(batch["requests"]):
                 try:
+                    if obstacle and fields.get("explain"):
+                        raise UsageError(obstacle)
                     items[index] = verb.read(request_of(fields, index))
                 except ClozeError as error:
                     errors[index] = {"error": str(error)}
-            yield batch["batch"], items, errors, _encoded(verb, list(items.values()))
+            explained = [index for index in items if batch["requests"][index].get("explain")]
+            yield batch["batch"], items, errors, _encoded(verb, list(items.values())), explained
 
 
 def _encoded(verb: Verb[Any], items: Sequence[Any]) -> Any:

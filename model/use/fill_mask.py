@@ -69,15 +69,15 @@ class FillMaskPipeline:
                 f"{checkpoint} has no masked_lm head (it has {', '.join(loaded.heads)}); {remedy}"
             )
         loaded.require_trained("masked_lm")
-        self.names = names = prediction_objectives(loaded.heads)
+        names = prediction_objectives(loaded.heads)
         if set(names) == {"clm"}:
             raise UsageError(
                 f"{checkpoint} was trained from left to right alone (clm) and fills no masks; use "
                 f"`cloze generate`"
             )
         # Distance from a mask back to the position that predicts it.
-        self._before = int("mntp" in names)
-        self._permuted = any(own.transform for own in objectives(names))
+        self.before = int("mntp" in names)
+        self.permuted = any(own.transform for own in objectives(names))
         self.mask_token = str(self.pieces.backend.id_to_token(self.pieces.special.mask))
         self._reader = self.pieces.backend_naming([self.mask_token])
         self.longest = loaded.model.max_position_embeddings
@@ -164,7 +164,7 @@ class FillMaskPipeline:
         for row, question in enumerate(questions):
             ids[row, : len(question.ids)] = question.ids
         masks = [
-            row * longest + position - self._before
+            row * longest + position - self.before
             for row, question in enumerate(questions)
             for position in question.masks
         ]
@@ -174,7 +174,7 @@ class FillMaskPipeline:
             "token_type_ids": torch.zeros(ids.shape, dtype=torch.int64),
             "masked_positions": torch.tensor(masks),
         }
-        if self._permuted:  # no mask sees another
+        if self.permuted:  # no mask sees another
             batch["target_order"] = (batch["input_ids"] == self.pieces.special.mask).long()
         with torch.inference_mode(), autocast(self._precision, self._device.type):
             logits: torch.Tensor = self.model(move(batch, self._device))["mlm_logits"]
@@ -214,7 +214,7 @@ class FillMask(Verb[Question]):
 
     def __init__(self, checkpoint: str, config: FillMaskConfig) -> None:
         where = placement(config.device, config.precision)
-        self._filler, self._top_k = FillMaskPipeline(checkpoint, **where), config.top_k
+        self.filler, self._top_k = FillMaskPipeline(checkpoint, **where), config.top_k
         self._ranks: dict[str, list[int]] = {}  # of probes, by relation
         self._dropped = 0
 
@@ -222,13 +222,13 @@ class FillMask(Verb[Question]):
         text, word = probe_text(request), request.optional("obj_label")
         with request.blamed():
             if word is None:
-                return self._filler.question(text)
+                return self.filler.question(text)
             relation = next(filter(None, map(request.optional, RELATIONS)), "")
-            return self._filler.probe(text, word, relation)
+            return self.filler.probe(text, word, relation)
 
     def answer(self, encoded: Sequence[Question]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
-        ranked = self._filler.ranked(encoded, self._top_k)
+        ranked = self.filler.ranked(encoded, self._top_k)
         for question, (predictions, rank) in zip(encoded, ranked, strict=True):
             found.append({"predictions": predictions})
             if question.label is not None:

@@ -5,8 +5,9 @@ The command line imports this module; torch is imported when a stage runs.
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from cloze.core.humanize import format_metrics, format_number
 from cloze.core.stages.cost import CostEstimate, CostModel, PlannedBuild
@@ -16,48 +17,46 @@ from cloze.model.train.plan import estimates
 from cloze.model.train.plan.cost import pass_cost
 from cloze.model.use.configs import LikelihoodConfig, MergeConfig, PerplexityConfig, ScoreConfig
 
-# Cost model of score: forward passes over sentences.
+# Cost models of score and likelihood: forward passes over sentences.
 
 LINE_BYTES_A_PIECE = 14.0  # bytes per token in a line of BLiMP, field names included
-COPY = 12.0  # tokens of a sentence: with masks, each is predicted in a copy of its sentence
 
 
 def _bytes(data: str | None) -> int:
     """Return the size of a file or of the files in a directory; 0 if it does not exist here."""
-    if data is not None and "://" not in data:
-        with suppress(OSError):
-            is_dir = os.path.isdir(data)
-            files = [file.path for file in os.scandir(data) if file.is_file()] if is_dir else [data]
-            return sum(map(os.path.getsize, files))
-    return 0
+    paths = [Path(data)] if data is not None else []
+    files = paths[0].iterdir() if paths and paths[0].is_dir() else paths
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
-def _estimate_scores(plan: PlannedBuild[ScoreConfig]) -> CostEstimate:
-    """Estimate one forward pass over the sentences, or with masks over a copy per token."""
-    config = plan.config
-    tokens = previous_tokens(plan.before, data=config.data, limit=config.limit)
-    tokens = tokens or _bytes(config.data) / LINE_BYTES_A_PIECE
-    weights = int(plan.inputs["checkpoint"].get("parameters") or 0)
-    loaded = 2 * estimates.WEIGHT_BYTES * weights
-    return pass_cost(
-        plan,
-        tokens=tokens * _copies(config.mask),
-        weights=weights,
-        forward=True,
-        memory_bytes=2 * int(estimates.PROCESS["cpu"]) + loaded,
-        gpu_memory_bytes=(1 << 30) + loaded if plan.device == "cuda" else 0,
-        makes={"tokens": tokens},
+def _cost_model(source: str, guess: Callable[[Any], float], length: float) -> CostModel:
+    """Return the model of one forward pass over sentences, or with masks over a copy per token.
+
+    Args:
+        source, guess: field of the config that names the data; its tokens, if they are not known.
+        length: tokens of a sentence.
+    """
+    copies = {"causal": 1.0}
+
+    def estimate(plan: PlannedBuild[Any]) -> CostEstimate:
+        own = {name: getattr(plan.config, name) for name in (source, "limit")}
+        tokens = previous_tokens(plan.before, **own) or guess(plan.config)
+        weights = int(plan.inputs["checkpoint"].get("parameters") or 0)
+        loaded = 2 * estimates.WEIGHT_BYTES * weights
+        return pass_cost(
+            plan,
+            tokens=tokens * copies.get(plan.config.mask, length),
+            weights=weights,
+            forward=True,
+            memory_bytes=2 * int(estimates.PROCESS["cpu"]) + loaded,
+            gpu_memory_bytes=(1 << 30) + loaded if plan.device == "cuda" else 0,
+            makes={"tokens": tokens},
+        )
+
+    return CostModel(
+        estimate=estimate,
+        measure=lambda own: measure_forward(own, copies=copies.get(own["config"]["mask"], length)),
     )
-
-
-def _copies(mask: str) -> float:
-    return 1.0 if mask == "causal" else COPY
-
-
-SCORE_COSTS = CostModel(
-    estimate=_estimate_scores,
-    measure=lambda facts: measure_forward(facts, copies=_copies(facts["config"]["mask"])),
-)
 
 
 # Stages.
@@ -106,7 +105,7 @@ SCORE = Stage(
     worker="cloze.model",
     on_gpu=True,
     headline=lambda summary: format_metrics(summary["metrics"]),
-    cost_model=SCORE_COSTS,
+    cost_model=_cost_model("data", lambda own: _bytes(own.data) / LINE_BYTES_A_PIECE, 12.0),
     comparison_metrics=("metrics",),
 )
 
@@ -123,5 +122,6 @@ LIKELIHOOD = Stage(
     headline=lambda summary: (
         f"{summary['metrics']['bits_per_byte']:.3f} bits per byte of {summary['texts']:,} texts"
     ),
+    cost_model=_cost_model("texts", lambda own: 25.0 * own.limit, 25.0),
     comparison_metrics=("metrics",),
 )

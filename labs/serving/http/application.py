@@ -1,6 +1,7 @@
 """The HTTP application of `cloze serve`.
 
-    POST /models/NAME/VERB    {"inputs": [{"text": "…"}]} -> {"model", "version", "predictions"}
+    POST /models/NAME/VERB    {"inputs": [{"text": "…"}]} -> {"model", "version", "predictions"};
+                              an input with "explain": true gets its explanation, too
     GET  /models              names, verbs, versions, readiness and examples
     GET  /health, /ready      200 while the process lives; 200 while all models have a worker
     GET  /metrics             Prometheus
@@ -14,11 +15,8 @@ the queue is full; 503 the model has no worker, or lost it with the request; 504
 from __future__ import annotations
 
 import asyncio
-import json
-import secrets
 import time
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -26,12 +24,12 @@ from fastapi import Body, FastAPI, HTTPException
 from fastapi.exceptions import RequestValidationError
 from pydantic import BaseModel, ConfigDict, Field, create_model
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cloze.core.errors import did_you_mean
-from cloze.core.humanize import templates_in
 from cloze.flows.ui.loopback_guard import LoopbackOnlyMiddleware
+from cloze.labs.serving.http.page import render
 from cloze.labs.serving.http.served_model import (
     NotReadyError,
     QueueFullError,
@@ -94,20 +92,22 @@ def _refuse(status: int, sentence: str) -> JSONResponse:
     return JSONResponse({"detail": sentence}, status, headers={"Connection": "close"})
 
 
-TEMPLATES = Path(__file__).parents[1] / "templates"
 RETRY_SECONDS = 1
 
 
 def fields_of(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a verb's inputs, texts or lists of texts: those of its examples."""
+    """Return the fields of a verb's inputs: texts or lists, as in its examples, and `explain`."""
     values = {name: value for example in examples for name, value in example.items()}
-    return {name: list[str] if isinstance(own, list) else str for name, own in values.items()}
+    texts = {name: list[str] if isinstance(own, list) else str for name, own in values.items()}
+    return {**texts, "explain": bool}
 
 
 def body_of(verb: str, fields: Mapping[str, Any]) -> type[BaseModel]:
     """Return the body of a verb's requests. Which fields an input needs depends on the task."""
     forbid, title = ConfigDict(extra="forbid"), verb.title().replace("-", "")
-    optional: dict[str, Any] = {name: (kind | None, None) for name, kind in fields.items()}
+    optional: dict[str, Any] = {
+        name: (kind | None, Field(default=None, strict=True)) for name, kind in fields.items()
+    }
     item = create_model(f"{title}Input", __config__=forbid, **optional)
     listed: Any = list[item]  # type: ignore[valid-type]
     return create_model(f"{title}Inputs", __config__=forbid, inputs=(listed, Field(min_length=1)))
@@ -222,15 +222,16 @@ def application(
 
     @app.get("/", include_in_schema=False)
     def page() -> Response:
-        return _page(models, {}, None, None)
+        return render(models, {}, None, None)
 
     @app.post("/", include_in_schema=False)
     async def try_model(request: Request) -> Response:
         body = (await request.body()).decode(errors="replace")
-        form = {key: values[0] for key, values in parse_qs(body).items()}
+        # a form has lines that end in \r\n
+        form = {key: values[0].replace("\r\n", "\n") for key, values in parse_qs(body).items()}
         model = models.get(form.get("model", ""))
         if model is None or not model.is_ready:
-            return _page(models, form, None, "This model is not ready; try again in a moment.")
+            return render(models, form, None, "This model is not ready; try again in a moment.")
         begin = time.perf_counter()
         try:
             verb = model.info["verb"]
@@ -238,9 +239,9 @@ def application(
         except HTTPException as error:
             details: Any = error.detail
             sentence = details if isinstance(details, str) else details[0]["error"]
-            return _page(models, form, None, sentence)
+            return render(models, form, None, sentence)
         milliseconds = 1000 * (time.perf_counter() - begin)
-        return _page(models, form, answer["predictions"][0], None, milliseconds)
+        return render(models, form, answer["predictions"][0], None, milliseconds)
 
     limited = LimitsMiddleware(app, limits.max_body, limits.timeout)
     return LoopbackOnlyMiddleware(limited, port, allowed)
@@ -261,8 +262,8 @@ def _check(inputs: Sequence[Mapping[str, Any]], limits: Limits) -> None:
         raise HTTPException(413, detail)
     for number, fields in enumerate(inputs):
         for name, value in fields.items():
-            size = sum(map(len, value)) if isinstance(value, list) else len(value)
-            if size > limits.max_characters:
+            texts = value if isinstance(value, list) else [value] if isinstance(value, str) else ()
+            if (size := sum(map(len, texts))) > limits.max_characters:
                 raise HTTPException(
                     413,
                     f"{name!r} of input {number} has {size:,} characters, more than"
@@ -296,79 +297,13 @@ async def _answers(model: ServedModel, inputs: Sequence[Mapping[str, Any]]) -> l
 
 def _filled(fields: Mapping[str, Any], form: Mapping[str, str]) -> dict[str, Any]:
     """Return the fields of a submitted form without empty ones; a list has an item per line."""
+    readers = {str: str, bool: bool}
     return {
-        name: form[name] if kind is str else [x for x in form[name].splitlines() if x.strip()]
+        name: readers.get(kind, _lines)(form[name])
         for name, kind in fields.items()
         if form.get(name)
     }
 
 
-def _bars(answer: Mapping[str, Any]) -> list[list[tuple[str, float]]]:
-    """Return the candidates of an answer with their probabilities, a list for each mask."""
-    found = answer.get("predictions") or answer.get("entities") or []
-    groups = found if found and isinstance(found[0], list) else [found]
-    return [
-        [
-            (_candidate(row), row["score"])
-            for row in group
-            if 0 <= row.get("score", -1) <= 1  # a score that is no probability has no bar
-        ]
-        for group in groups
-    ]
-
-
-def _candidate(row: Mapping[str, Any]) -> str:
-    """Return the text of a label, token, ending, answer or entity."""
-    if "type" in row:
-        return f"{row['text']} ({row['type']})"
-    if "answer" in row:
-        return str(row["answer"]) or "(no answer)"
-    return next((str(row[name]) for name in ("label", "token", "text") if name in row), "")
-
-
-def _page(
-    models: Mapping[str, ServedModel],
-    form: Mapping[str, str],
-    answer: Mapping[str, Any] | None,
-    error: str | None,
-    milliseconds: float | None = None,
-) -> Response:
-    """Return the page: a form per model, filled with what was sent or with the model's example.
-
-    Args:
-        milliseconds: of the answer, its time in the queue included.
-    """
-    nonce = secrets.token_urlsafe(16)
-    rows = []
-    for name, model in models.items():
-        sent = form if form.get("model") == name else {}
-        example = {
-            field: "\n".join(value) if isinstance(value, list) else value
-            for field, value in model.info.get("example", {}).items()
-        }
-        fields = {field: sent.get(field, value) for field, value in example.items()}
-        rows.append({"model": model, "fields": fields, "sent": bool(sent)})
-    content = (
-        templates_in(TEMPLATES)
-        .get_template("try.html")
-        .render(
-            nonce=nonce,
-            rows=rows,
-            answer=None if answer is None else json.dumps(answer, indent=2, ensure_ascii=False),
-            bars=[] if answer is None else _bars(answer),
-            milliseconds=milliseconds,
-            error=error,
-        )
-    )
-    policy = (
-        f"default-src 'none'; style-src 'nonce-{nonce}'; img-src data:; base-uri 'none'; "
-        "form-action 'self'; frame-ancestors 'none'"
-    )
-    headers = {
-        "Content-Security-Policy": policy,
-        "X-Content-Type-Options": "nosniff",
-        # no-referrer would make a browser send `Origin: null` with the form, which is refused
-        "Referrer-Policy": "same-origin",
-        "Cache-Control": "no-store",
-    }
-    return HTMLResponse(content, headers=headers)
+def _lines(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.strip()]
