@@ -43,7 +43,7 @@ class TaskKind:
         options: class of its options.
         max_length: default maximum tokens of a sequence; see `max_length`.
         classes: its examples have one class each, which can be limited and weighted.
-        combines: its tasks can be among those of `multitask`.
+        combines: its tasks have files of their own, and can be among those of `multitask`.
         inputs: further inputs of the stage finetune that its tasks read (`Task.open`).
     """
 
