@@ -4,6 +4,7 @@
 PLUGINS = (
     "cloze.labs.before_bert.plugin:PLUGIN",
     "cloze.labs.costs.plugin:PLUGIN",
+    "cloze.labs.docstrings.plugin:PLUGIN",
     "cloze.labs.domain.plugin:PLUGIN",
     "cloze.labs.downloads.plugin:PLUGIN",
     "cloze.labs.enterprise_html.plugin:PLUGIN",

@@ -50,3 +50,39 @@ def test_each_target_of_make_that_a_document_names_exists() -> None:
     for path in DOCUMENTS:
         for line in re.findall(r"`make ([\w-]+)|^    make ([\w-]+)", path.read_text(), re.M):
             assert set(line) - {""} <= targets, f"{path}: make {line}"
+
+
+OF_THE_HOUSE = ("README.md", "AGENTS.md", "CONTRIBUTING.md", "docs/architecture.md")
+MADE = {"dist/", "_logs/", "_logs/launches/"}  # folders that a command makes
+
+
+@pytest.mark.parametrize("name", OF_THE_HOUSE)
+def test_each_room_that_a_page_names_exists(name: str) -> None:
+    """Paths may leave out the package, as `corpus/explain.py` does; a name in brackets is in it."""
+    text = re.sub(r"```.*?```", "", (REPOSITORY / name).read_text(), flags=re.S)
+    places = {
+        "/" + path.relative_to(REPOSITORY).as_posix() + "/" * path.is_dir(): path
+        for top in (*ROOMS, "docs", "tests", "benchmarks", "infra", "src/cloze")
+        for path in (REPOSITORY / top, *(REPOSITORY / top).rglob("*"))
+    }
+    for named, function in re.findall(r"`([\w./-]+(?:/|\.py))`(?: \(`(\w+)`)?", text):
+        if "NAME" in named or "/" not in named or named in MADE:
+            continue
+        found = [path for place, path in places.items() if place.endswith("/" + named)]
+        assert found, f"{name} names {named}"
+        if function and named.endswith(".py"):
+            assert any(re.search(rf"\b{function}\b", path.read_text()) for path in found), function
+
+
+ROOMS = ("core", "pipeline", "model", "flows", "labs")
+
+
+def test_the_page_of_the_architecture_shows_each_room() -> None:
+    """A folder has a row of its own, or is named in its package's part of the table."""
+    table = (REPOSITORY / "docs/architecture.md").read_text().partition("## Package layout")[2]
+    table = table.partition("## Stages")[0]
+    for room in ROOMS:
+        part = table.partition(f"**`{room}/`**")[2].partition("**`")[0]
+        for folder in (REPOSITORY / room).iterdir():
+            if (folder / "__init__.py").exists():
+                assert re.search(rf"`(\w+/)*{folder.name}/", part), f"{room}/{folder.name}"

@@ -26,6 +26,7 @@ from cloze.core.figures import check_figures
 from cloze.core.stages.cost import CostModel
 from cloze.core.stages.execution import Execution
 
+METRICS_LOG = "metrics.jsonl"  # in a training's artifact: one line per log entry
 CHECKPOINT = "checkpoint"  # directory of what a stage trained; key of its path in the summary
 BELOW = "/"
 Figures = Mapping[str, Any]  # of a report, by name

@@ -13,6 +13,7 @@ from cloze.core.errors import DataError, UsageError, shell_command
 from cloze.core.humanize import agree, printable
 from cloze.core.places import runs_directory
 from cloze.core.records import read_record
+from cloze.core.stages.stage import METRICS_LOG
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
 from cloze.flows.commands.base.stage_command import (
     OF_EXECUTION,
@@ -26,7 +27,6 @@ from cloze.flows.commands.run import PREFECT
 if TYPE_CHECKING:
     from cloze.flows.run.session import RunParameters
 
-METRICS_LOG = "metrics.jsonl"  # in a training's artifact: one line per log entry
 METRIC_LINES = 10  # maximum number of log entries shown by `cloze logs`
 TRAININGS = ("pretrain", "finetune")  # stages that `cloze resume` continues
 

@@ -30,7 +30,7 @@ from cloze.labs.retrieval.pairs import (
     relevant_ranks,
 )
 from cloze.labs.retrieval.passages import PassageIndex, best
-from cloze.labs.retrieval.tasks import RetrievalOptions
+from cloze.labs.retrieval.tasks import BiEncoderOptions
 from cloze.model.data.layouts import LayoutKind
 from cloze.model.data.sampler import shard_range
 from cloze.model.families.config import ModelConfig
@@ -198,7 +198,7 @@ class SplitEmbeddings:
 class RetrievalTask(Task[QueryPassages, SplitEmbeddings]):
     """Contrastive training with in-batch negatives; evaluation ranks all passages of the split."""
 
-    options: RetrievalOptions
+    options: BiEncoderOptions
     metrics = tuple(RANKING_METRICS)
     max_length = 256
     predictions = "run.trec"

@@ -20,7 +20,7 @@ from cloze.core.errors import DataError
 from cloze.core.ragged import I64
 from cloze.core.random_keys import document_key
 from cloze.labs.retrieval.passages import cut
-from cloze.labs.retrieval.tasks import RetrievalOptions
+from cloze.labs.retrieval.tasks import BiEncoderOptions
 from cloze.model.tasks.files import documents, split_file, split_files
 from cloze.model.tasks.formats.squad import read_squad
 from cloze.model.tasks.formats.table_files import SUFFIXES, open_tables
@@ -82,7 +82,7 @@ class QueryPassages:
 
 
 def read_pairs(
-    path: str, split: str, options: RetrievalOptions, expected_files: str
+    path: str, split: str, options: BiEncoderOptions, expected_files: str
 ) -> QueryPassages:
     """Read the pairs of one split.
 

@@ -10,7 +10,7 @@ from cloze.model.tasks.options import TEMPERATURE, TableOptions, TaskOptions, Ta
 from cloze.model.tasks.table import TaskKind
 
 
-class RetrievalOptions(TaskOptions):
+class BiEncoderOptions(TaskOptions):
     """Options of retrieval: pairs of queries and passages, and their comparison."""
 
     pairs: Literal["rows", "squad", "titles", "sentences"] = "rows"
@@ -55,7 +55,7 @@ class RetrievalOptions(TaskOptions):
 
 
 KIND = TaskKind(
-    "cloze.labs.retrieval.bi_encoder_task:RetrievalTask", RetrievalOptions, max_length=256
+    "cloze.labs.retrieval.bi_encoder_task:RetrievalTask", BiEncoderOptions, max_length=256
 )
 RETRIEVAL = TaskSpec(kind="retrieval")  # files of the user
 TITLES = TaskSpec(kind="retrieval", options={"pairs": "titles"})

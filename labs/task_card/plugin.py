@@ -17,6 +17,6 @@ PLUGIN = Plugin(
         "stages": {"task-card": Row(f"{_LAB}.stages:STAGE", before="report")},
         "headings": {"task-card": Row(f"{_LAB}.commands:HEADINGS")},
         "report_sections": {"task-card": Row(f"{_LAB}.commands:SECTION")},
-        "split_checks": {"task-card": Row(f"{_LAB}.stages:check_splits")},
+        "split_checks": {"task-card": Row(f"{_LAB}.card:before_training")},
     },
 )

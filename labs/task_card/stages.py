@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pkgutil import resolve_name
 from typing import Any
 
 from pydantic import Field, ValidationInfo, model_validator
@@ -12,8 +11,7 @@ from cloze.core.config import InputPath, StageConfig, within
 from cloze.core.errors import UsageError
 from cloze.core.stages.stage import InputSpec, Stage, deferred
 from cloze.model.tasks.files import data_fingerprint, missing_split
-from cloze.model.tasks.options import MULTITASK
-from cloze.model.tasks.table import TaskName, task_options
+from cloze.model.tasks.table import KINDS, TASKS, TaskName, task_options
 
 SPLITS = ("train", "dev")
 
@@ -41,7 +39,7 @@ class TaskCardConfig(StageConfig):
             task_options(self.task, self.options, within(info, "options"))
         except UsageError as error:
             raise ValueError(str(error)) from error
-        if self.task in (MULTITASK, "package"):
+        if not KINDS[TASKS[self.task].kind].combines:
             raise ValueError(f"task {self.task} has no files of its own; name a task that has")
         return self
 
@@ -83,9 +81,3 @@ STAGE = Stage(
     worker="cloze.model",
     headline=_headline,
 )
-
-
-def check_splits(train: Any, dev: Any) -> list[str]:
-    """Return the line before a fine-tuning; see `cloze.labs.task_card.card.before_training`."""
-    lines: list[str] = resolve_name("cloze.labs.task_card.card:before_training")(train, dev)
-    return lines

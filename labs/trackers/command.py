@@ -15,11 +15,11 @@ from cloze.core import storage
 from cloze.core.errors import DataError
 from cloze.core.humanize import agree
 from cloze.core.places import runs_directory
+from cloze.core.stages.stage import METRICS_LOG
 from cloze.flows.commands.base.field_options import NameOf
 from cloze.flows.commands.base.options import GroupedCommand, complete_targets, emit, json_option
 from cloze.flows.tracking.trackers import TRACKERS, Tracker
 
-METRICS_LOG = "metrics.jsonl"  # in a training's artifact: one line per log entry
 STEP, TIME = "step", "time"  # keys of a line that are no metrics
 SECONDS = 2.0  # between two looks at a run that goes on
 

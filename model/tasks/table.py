@@ -43,6 +43,7 @@ class TaskKind:
         options: class of its options.
         max_length: default maximum tokens of a sequence; see `max_length`.
         classes: its examples have one class each, which can be limited and weighted.
+        combines: its tasks have files of their own, and can be among those of `multitask`.
         inputs: further inputs of the stage finetune that its tasks read (`Task.open`).
     """
 
@@ -50,6 +51,7 @@ class TaskKind:
     options: type[TaskOptions]
     max_length: int = 128
     classes: bool = False
+    combines: bool = True
     inputs: Mapping[str, InputSpec] = field(default_factory=dict)
 
 
@@ -61,8 +63,9 @@ _KINDS = {
     "answers": TaskKind("cloze.model.tasks.kinds.answers:Answers", TextOptions, classes=True),
     "regression": TaskKind("cloze.model.tasks.kinds.texts:Regression", RegressionOptions),
     "choice": TaskKind("cloze.model.tasks.kinds.choice:Choice", ChoiceOptions),
-    "package": TaskKind("cloze.model.tasks.kinds.package:Package", TaskOptions, classes=True),
-    "multitask": TaskKind("cloze.model.tasks.kinds.multitask:MultiTask", MultiTaskOptions),
+    "multitask": TaskKind(
+        "cloze.model.tasks.kinds.multitask:MultiTask", MultiTaskOptions, combines=False
+    ),
     "tagging": TaskKind("cloze.model.tasks.kinds.tagging:Tagging", TaggingOptions),
     "spans": TaskKind("cloze.model.tasks.kinds.spans:Spans", SpanOptions, max_length=384),
 }
@@ -179,8 +182,7 @@ _TASKS = {
     "naturalqa": _mrqa("NaturalQuestionsShort", "NaturalQuestions"),
     "squad": _squad("v1.1"),
     "squad2": _squad("v2.0", unanswerable=True),
-    # tasks built from a corpus, multi-task training, and user files
-    "package": row("package"),
+    # multi-task training, and user files
     MULTITASK: row(MULTITASK),
     "classification": row("classification", "", "accuracy, macro_f1"),
     **{kind: row(kind) for kind in ("multilabel", "regression", "choice", "tagging")},

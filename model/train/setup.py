@@ -232,7 +232,7 @@ def _evaluator(start: Start, model: BuiltModel, heldout: HeldoutSet) -> HeldoutE
         heldout=heldout,
         world=start.world,
         batches=config.batches,
-        start_position=start.start_position.step,
+        first_step=start.start_position.step,
         steps=config.phase_steps,
         every=config.evaluate_every,
     )

@@ -4,8 +4,8 @@ The end marks are the characters of Unicode's property Sentence_Terminal in the 
 Plane, plus Tibetan's shads, which Unicode omits because they also end clauses. U+104A (Burmese) is
 omitted: it ends clauses as a comma does. U+2024 is omitted: Armenian uses it in abbreviations.
 
-Each rule decides itself which quotation marks and brackets may follow an end mark. The reader of
-docstrings is for English and has its own set (pipeline/corpus/readers/docstring_text.py).
+Each rule decides itself which quotation marks and brackets may follow an end mark. A reader
+of English alone may have its own set.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, field_validator, model_validator
 
@@ -23,7 +23,7 @@ from cloze.core import hub_names, storage
 from cloze.core.artifacts import fingerprints
 from cloze.core.config import InputPath, Values
 from cloze.core.errors import did_you_mean
-from cloze.core.plugins import hint
+from cloze.core.options import known
 from cloze.pipeline.corpus.provenance import (
     NOTHING_KNOWN,
     Origin,
@@ -112,7 +112,7 @@ def group_slices(slices: Iterable[PlannedSlice], *, in_store: bool = False) -> l
 class Source(Values):
     """A source of text."""
 
-    kind: str
+    kind: Annotated[str, known(READERS, "unknown source kind")]
     """Name of a reader: wikipedia, books, jsonl, …"""
 
     path: InputPath = Field(min_length=1)
@@ -147,13 +147,6 @@ class Source(Values):
     @classmethod
     def _named_on_the_hub(cls, values: Any) -> Any:
         return hub_names.hub_source(values) if isinstance(values, Mapping) else values
-
-    @field_validator("kind")
-    @classmethod
-    def _known(cls, kind: str) -> str:
-        if kind not in READERS:
-            raise ValueError(f"unknown source kind; {hint(READERS, kind)}")
-        return kind
 
     @field_validator("date", mode="before")
     @classmethod

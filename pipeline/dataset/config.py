@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import math
 import shutil
-from collections.abc import Collection, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
 from cloze.core import storage
 from cloze.core.config import StageConfig
 from cloze.core.errors import ClozeError
-from cloze.core.options import compose_config_class
+from cloze.core.options import compose_config_class, known
 from cloze.core.stages.cost import (
     PROCESS_BYTES,
     CostEstimate,
@@ -22,7 +22,7 @@ from cloze.core.stages.cost import (
     Metadata,
     PlannedBuild,
 )
-from cloze.pipeline.dataset.masking.registry import RULES, MaskFields, default_cap, known
+from cloze.pipeline.dataset.masking.registry import RULES, MaskFields, default_cap
 from cloze.pipeline.dataset.pairings.registry import PAIRINGS, NspOptions
 from cloze.pipeline.dataset.recipes import RECIPES
 
@@ -37,8 +37,6 @@ else:
         (row.options for row in (*PAIRINGS.loaded().values(), *RULES.loaded().values())),
     )
 
-TABLES: dict[str, Collection[str]] = {"recipe": RECIPES, "pairing": PAIRINGS, "masking": RULES}
-
 
 class ExampleConfig(_OfRulesAndPairings, MaskFields):
     """The training examples, with the options of every pairing and every masking rule.
@@ -46,7 +44,7 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
     Fields that are not set follow the recipe; any combination is allowed.
     """
 
-    recipe: str = "bert"
+    recipe: Annotated[str, known(RECIPES, "unknown recipe")] = "bert"
     """Paper whose training examples are reproduced."""
     length: int = 128
     """Maximum tokens per row, special tokens included."""
@@ -59,11 +57,11 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
     drawings: int = Field(default=1, ge=1, le=1000)
     """Number of times that documents are cut into rows anew, each with its own pairs, short rows
     and masks (D)."""
-    pairing: str = "nsp"
+    pairing: Annotated[str, known(PAIRINGS, "unknown pairing")] = "nsp"
     """Pairing of a row's two segments; it also decides how documents are cut into rows."""
     short_seq_prob: float = Field(default=0.1, ge=0, le=1)
     """Share of documents that are cut into shorter rows."""
-    masking: str = "token"
+    masking: Annotated[str, known(RULES, "unknown masking")] = "token"
     """Rule that chooses the tokens to mask; none is for left-to-right models."""
     mask_rate: float = Field(default=0.15, gt=0, lt=1)
     """Share of tokens to predict."""
@@ -97,11 +95,6 @@ class ExampleConfig(_OfRulesAndPairings, MaskFields):
         if not 8 <= length <= 65_535:
             raise ValueError("a row has 8 to 65,535 tokens; BERT uses 128 and 512")
         return length
-
-    @field_validator(*TABLES)
-    @classmethod
-    def _known(cls, name: str, info: Any) -> str:
-        return known(info.field_name, name, TABLES[info.field_name])
 
     def warnings(self) -> list[str]:
         """Return messages about allowed but probably unintended settings, with remedies."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from cloze.core.config import InputPath, StageConfig
-from cloze.core.options import compose_config_class
-from cloze.core.plugins import hint
+from cloze.core.options import compose_config_class, known
 from cloze.core.stages.cost import (
     PROCESS_BYTES,
     CostEstimate,
@@ -32,7 +31,7 @@ else:  # options that only one kind has
 class VocabConfig(_TrainerOptions):
     """The tokenizer: trained, or imported from `import_path`."""
 
-    kind: str = "wordpiece"
+    kind: Annotated[str, known(TRAINERS, "unknown kind of tokenizer")] = "wordpiece"
     """Tokenizer to train: WordPiece as in BERT, byte-level BPE as in RoBERTa, Unigram as in ALBERT,
     or words (whole words, for static vectors and ELMo)."""
     size: int | None = Field(default=None, ge=6, le=1 << 24)
@@ -54,13 +53,6 @@ class VocabConfig(_TrainerOptions):
     import_path: InputPath | None = None
     """Tokenizer to import unchanged: a vocab artifact, a Hugging Face directory, or the tokenizer's
     files."""
-
-    @field_validator("kind")
-    @classmethod
-    def _known(cls, kind: str) -> str:
-        if kind not in TRAINERS:
-            raise ValueError(f"unknown kind of tokenizer; {hint(TRAINERS, kind)}")
-        return kind
 
     @model_validator(mode="after")
     def _check_exclusive(self) -> VocabConfig:

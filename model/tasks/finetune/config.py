@@ -176,10 +176,11 @@ class FinetuneConfig(StageConfig):
             raise ValueError(
                 f"frozen ({self.frozen}) is for one task; leave it out, or fine-tune each alone"
             )
+        tasks = {name: subtask.task or name for name, subtask in self.tasks.items()}
         invalid = [
             name
-            for name in self.tasks
-            if not name.isidentifier() or (self.tasks[name].task or name) in (MULTITASK, "package")
+            for name, task in tasks.items()
+            if not name.isidentifier() or (task in TASKS and not KINDS[TASKS[task].kind].combines)
         ]
         if invalid:
             raise ValueError(

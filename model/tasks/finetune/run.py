@@ -9,7 +9,7 @@ from cloze.core import storage
 from cloze.core.artifacts import checkpoints
 from cloze.core.artifacts.artifact import is_artifact
 from cloze.core.errors import UsageError
-from cloze.core.stages.stage import CHECKPOINT, BuildContext, Reporter, StageResult
+from cloze.core.stages.stage import CHECKPOINT, METRICS_LOG, BuildContext, Reporter, StageResult
 from cloze.model import checkpoint
 from cloze.model.objectives.distill_options import DistillOptions
 from cloze.model.tasks.files import METRICS_FILE, NOTES, data_licence, write_json
@@ -21,7 +21,6 @@ from cloze.model.tasks.table import CHECKS, KINDS, TASKS, kind_inputs, load_task
 from cloze.model.tasks.task import Metrics, Task, check_labelled, encoded, task_source
 from cloze.model.tasks.teacher import load_task_teacher
 from cloze.model.train.distributed import StopRequest, World, init_distributed
-from cloze.model.train.monitor.log import METRICS_LOG
 from cloze.model.train.resume import state
 
 SCRATCH = "from_scratch"

@@ -189,7 +189,7 @@ class HeldoutEvaluator:
 
     Attributes:
         heldout: all rows that may be scored.
-        start_position: first step of this training.
+        first_step: first step of this training.
         steps: number of steps; None: unknown, and extrapolated from the schedule progress.
         every: requested interval.
         row_seconds: seconds per row in the newest evaluation; None: no evaluation yet.
@@ -199,7 +199,7 @@ class HeldoutEvaluator:
     heldout: HeldoutSet
     world: World
     batches: BatchSizeSchedule
-    start_position: int
+    first_step: int
     steps: int | None
     every: int | None = None
     row_seconds: float | None = None
@@ -242,7 +242,7 @@ class HeldoutEvaluator:
             return self.steps
         size = schedule_progress.step_size
         left = schedule_progress.total - schedule_progress.done - size
-        return step - self.start_position + max(0, round(left / size) if size > 0 else 0)
+        return step - self.first_step + max(0, round(left / size) if size > 0 else 0)
 
     def closing(self, step_seconds: float) -> float:
         """Return the maximum seconds of the last evaluation, given the seconds per step."""

@@ -24,12 +24,12 @@ from cloze.core.accounts import open_unlinked
 from cloze.core.artifacts import checkpoints
 from cloze.core.errors import naming
 from cloze.core.processes import peak_memory
-from cloze.core.stages.stage import Reporter
+from cloze.core.stages.stage import METRICS_LOG, Reporter
 from cloze.model.train.distributed import World
 from cloze.model.train.resume import state
 from cloze.model.train.spec.train_spec import TrainSpec
 
-METRICS_LOG, SKIPPED, COST = "metrics.jsonl", "skipped.jsonl", "cost.jsonl"
+SKIPPED, COST = "skipped.jsonl", "cost.jsonl"
 GB = 1e9
 REPORT_SECONDS = 1.0
 

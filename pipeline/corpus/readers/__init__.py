@@ -23,6 +23,5 @@ _READERS = {
     "text": "cloze.pipeline.corpus.readers.plain_text:reader",
     "parquet": "cloze.pipeline.corpus.readers.table_files:parquet",
     "arrow": "cloze.pipeline.corpus.readers.table_files:arrow",
-    "docstrings": "cloze.pipeline.corpus.readers.docstrings:reader",
 }
 READERS: Table[FileReader] = Table("readers", "source kind", _READERS, ("kind",))

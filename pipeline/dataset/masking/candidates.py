@@ -8,20 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from pydantic import ValidationError, field_validator
+from pydantic import ValidationError
 
 from cloze.core import random_keys as random
 from cloze.core.arrow import read_arrow, write_arrow
 from cloze.core.errors import DataError
-from cloze.core.options import Options, compose_config_class, options_class
+from cloze.core.options import Options, compose_config_class, known, options_class
 from cloze.core.ragged import I64
 from cloze.core.random_keys import U64
-from cloze.pipeline.dataset.masking.registry import RULES, MaskFields, known
+from cloze.pipeline.dataset.masking.registry import RULES, MaskFields
 from cloze.pipeline.tokenizer.special import SpecialTokens
 
 if TYPE_CHECKING:
@@ -41,15 +41,10 @@ STORED_ROUNDING = "budget"  # key of `mask_rounding` in a shard
 class MaskConfig(_RuleOptions, MaskFields):
     """The share and the kind of masks, with the options of every rule."""
 
-    rule: str = "token"
+    rule: Annotated[str, known(RULES, "unknown masking rule")] = "token"
     """Masking rule."""
     rate: float = 0.15
     """Share of a row's tokens to predict; `mask_rounding` says which tokens count."""
-
-    @field_validator("rule")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        return known("masking rule", value, RULES)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the values that a shard's schema stores; `from_dict` reads them."""

@@ -8,14 +8,13 @@ rule's module if that imports numpy only inside of functions.
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, field_validator
 
 from cloze.core.config import Values
-from cloze.core.options import Options
-from cloze.core.plugins import Table, hint
+from cloze.core.options import Options, known
+from cloze.core.plugins import Table
 
 # words in an n-gram or a span: with a neighbour on either side they fit in a 64-bit number
 LONGEST_UNIT = 60
@@ -91,7 +90,7 @@ RANDOM_FROM = ("vocabulary", "pieces", "corpus")
 class MaskFields(Values):
     """The fields that the dataset's config and the masks of a shard share."""
 
-    mask_rounding: str = "bert"
+    mask_rounding: Annotated[str, known(ROUNDINGS, "unknown mask_rounding")] = "bert"
     """Rounding of the mask rate to a number of tokens: bert and round (to nearest), probabilistic
     (stochastic) or ceil (up, without special tokens)."""
     max_predictions: int = Field(default=20, ge=1)
@@ -101,15 +100,9 @@ class MaskFields(Values):
     """Share of predicted tokens that are replaced by [MASK]."""
     random_share: float = Field(default=0.1, ge=0, le=1)
     """Share of predicted tokens that are replaced by a random token; the rest stay unchanged."""
-    random_from: str = "vocabulary"
+    random_from: Annotated[str, known(RANDOM_FROM, "unknown random_from")] = "vocabulary"
     """Distribution of random tokens: every id, every id but special tokens, or by frequency in the
     text."""
-
-    @field_validator("mask_rounding", "random_from")
-    @classmethod
-    def _is_known(cls, value: str, info: Any) -> str:
-        names = ROUNDINGS if info.field_name == "mask_rounding" else RANDOM_FROM
-        return known(info.field_name, value, names)
 
     @field_validator("random_share")
     @classmethod
@@ -118,13 +111,6 @@ class MaskFields(Values):
         if masked + share > 1 + 1e-9:
             raise ValueError(f"more than what mask_share ({masked}) leaves; lower one of them")
         return share
-
-
-def known(what: str, name: str, names: Collection[str]) -> str:
-    """Return `name` if it is one of `names`; else raise a ValueError with suggestions."""
-    if name not in names:
-        raise ValueError(f"unknown {what}; {hint(names, name)}")
-    return name
 
 
 def default_cap(rounding: str, rate: float, length: int) -> int:

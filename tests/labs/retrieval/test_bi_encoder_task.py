@@ -29,7 +29,7 @@ from cloze.labs.retrieval.bi_encoder_task import (
 )
 from cloze.labs.retrieval.pairs import QueryPassages, ndcg, recall, relevant_ranks
 from cloze.labs.retrieval.passages import PassageIndex, best
-from cloze.labs.retrieval.tasks import RetrievalOptions
+from cloze.labs.retrieval.tasks import BiEncoderOptions
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.models import new_backbone
 from cloze.model.tasks.heads import new_network
@@ -360,7 +360,7 @@ def test_bad_options() -> None:
     ):
         with pytest.raises(UsageError, match=fault):
             load_task("retrieval", options)
-    assert RetrievalOptions().group == 32
+    assert BiEncoderOptions().group == 32
 
 
 def test_a_network_keeps_its_pooler(shape: ModelConfig) -> None:

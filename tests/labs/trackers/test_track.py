@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cloze.core.stages.stage import METRICS_LOG
 from cloze.flows.cli import main
 from cloze.flows.tracking.trackers import TRACKERS
-from cloze.labs.trackers.command import METRICS_LOG, follow
+from cloze.labs.trackers.command import follow
 
 
 class Memory:

@@ -122,7 +122,7 @@ def _evaluations() -> Iterator[tuple[str, Any]]:
             heldout=cast(Any, SimpleNamespace(rows=500)),
             world=cast(Any, None),
             batches=BatchSizeSchedule(64, 32, 10),
-            start_position=40,
+            first_step=40,
             steps=steps,
             every=every,
         )

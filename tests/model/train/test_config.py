@@ -146,7 +146,7 @@ def test_evaluations_of_a_budget_take_a_twentieth_of_it_too(
         heldout=rows,
         world=cast(Any, None),
         batches=BatchSizeSchedule(batch),
-        start_position=0,
+        first_step=0,
         steps=None,
     )
     size = (1 - start) / steps

@@ -9,10 +9,10 @@ import pytest
 
 from cloze.core import storage
 from cloze.core.errors import DataError
-from cloze.pipeline.corpus.readers import docstrings
+from cloze.labs.docstrings import reader as module
+from cloze.labs.docstrings.prose import prose
+from cloze.labs.docstrings.reader import reader
 from cloze.pipeline.corpus.readers.base import ReadCounters, count_endings
-from cloze.pipeline.corpus.readers.docstring_text import prose
-from cloze.pipeline.corpus.readers.docstrings import reader
 from tests.pipeline.corpus.reading import options_of
 
 NUMPYDOC = """
@@ -250,9 +250,9 @@ def test_of_a_package_python_files_alone_are_counted(name: str) -> None:
 
 
 def test_a_distribution_of_several_packages_is_the_first_by_name(monkeypatch, tmp_path):
-    monkeypatch.setattr(docstrings, "_packages_of", lambda name: ["wave", "numbers", "aaa", "json"])
+    monkeypatch.setattr(module, "_packages_of", lambda name: ["wave", "numbers", "aaa", "json"])
     found = {name: str(tmp_path / name) for name in ("wave", "numbers", "json")}
     for path in found.values():
         Path(path).mkdir()
-    monkeypatch.setattr(docstrings, "_find", found.get)
-    assert docstrings._locate("some-distribution") == ("json", found["json"])
+    monkeypatch.setattr(module, "_find", found.get)
+    assert module._locate("some-distribution") == ("json", found["json"])

@@ -10,8 +10,8 @@ import pytest
 from cloze.core import random_keys
 from cloze.core.artifacts.artifact import shard_name
 from cloze.core.errors import DataError
+from cloze.labs.docstrings.package import label_of, named_packages
 from cloze.model.tasks.files import documents as documents_of
-from cloze.model.tasks.kinds.package import label_of, named_packages
 from cloze.model.tasks.table import load_task
 from cloze.pipeline.corpus.files.intermediate import CORPUS
 

@@ -3,7 +3,7 @@
 The path is a comma-separated list of packages (`numpy,torch`; `stdlib` is the standard library) or
 a directory. Files are parsed, never imported. A document is a module: its docstrings, and the
 strings that document C extensions (`add_newdoc`, `add_docstr`). Only prose is kept
-(pipeline/corpus/readers/docstring_text.py). Of paragraphs repeated in a package the first is kept.
+(prose.py). Of paragraphs repeated in a package the first is kept.
 A package is one slice, so this depends only on the files of the slice.
 """
 
@@ -108,7 +108,7 @@ class DocstringsReader(FileReader):
 
     def read(self, file_slice: Slice, options: CorpusOptions, tally: ReadCounters) -> Documents:
         """Yield a document per module with docstrings; quarantine files that do not parse."""
-        from cloze.pipeline.corpus.readers.docstring_text import prose
+        from cloze.labs.docstrings.prose import prose
 
         seen: set[str] = set()
         for name, path in self.files(file_slice):

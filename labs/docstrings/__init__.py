@@ -1,0 +1,1 @@
+"""Docstrings of installed packages: a source of texts at hand, and a task made of it."""
