@@ -16,7 +16,7 @@ from cloze.model.data.batch import move
 from cloze.model.data.layouts import Sequences, layout_for, make_layout
 from cloze.model.families import models
 from cloze.model.families.config import ModelConfig
-from cloze.model.families.registry import hub_of
+from cloze.model.families.hub_formats import hub_of
 from cloze.model.layers.batch import IGNORE_INDEX, Batch
 from cloze.model.train.config import PretrainConfig
 from cloze.model.train.evaluate.scoring import PretrainModule

@@ -20,10 +20,10 @@ def linked(path: str) -> str:
 
 
 def followed(fs: Any, found: dict[str, Any], above: tuple[str, ...]) -> dict[str, Any]:
-    """Return files found, with those in linked folders; not again in one that leads `above`."""
+    """Return files found, with those in linked folders; a link that leads `above` stays."""
     for path in [path for path, info in found.items() if info["islink"] and os.path.isdir(path)]:
-        del found[path]
         target, here = os.path.realpath(path), os.path.realpath(os.path.dirname(path))
         if target not in above and not f"{here}/".startswith(f"{target.rstrip('/')}/"):
+            del found[path]
             found |= followed(fs, fs.find(path, detail=True), (*above, target))
     return found

@@ -17,7 +17,7 @@ from cloze import Checkpoint
 from cloze.core.options import field_docs
 from cloze.flows.cli import cloze, command_names, main
 from cloze.flows.graph.stages import TABLE
-from cloze.model.families.registry import exportable
+from cloze.model.families.hub_formats import exportable
 
 HOOK = Path(__file__).parents[1] / "docs" / "reference_pages.py"
 

@@ -168,10 +168,8 @@ def claim_directory(
         # The manifest first: without it nobody takes what is half removed for finished.
         storage.remove_file(storage.join(out, artifact.MANIFEST))
         # top-level names, so that no empty directory stays
-        for name in {name.split("/", 1)[0] for name in storage.list_files(out, follow=False)} - {
-            LOCK,
-            BUILDING,
-        }:
+        names = {name.split("/", 1)[0] for name in storage.list_files(out, follow=False)}
+        for name in names - {LOCK, BUILDING}:
             storage.remove(storage.join(out, name))
     storage.make_dirs(out)
     # The build id stays over attempts, as their work counts; the token is new each time.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -105,15 +107,28 @@ def adapt(
             f"have the artifacts in a store"
         )
     directory = Path(out).resolve()
-    os.environ["CLOZE_RUNS_DIR"] = str(directory.parent)
     own = {"name": directory.name, **_settings(**choices)}
     settings = [*(f"{key}={json.dumps(value)}" for key, value in own.items()), *texts]
     overrides = parse(settings, "section.key=value, such as pretrain.steps=200", sections=True)
-    session = plan_run({"config": "adapt", "overrides": overrides})
-    if dry_run:
-        show_plan(session, as_json)
-    else:
-        start(session, prefect=prefect, as_json=as_json)
+    with _runs_in(directory.parent):
+        session = plan_run({"config": "adapt", "overrides": overrides})
+        if dry_run:
+            show_plan(session, as_json)
+        else:
+            start(session, prefect=prefect, as_json=as_json)
+
+
+@contextmanager
+def _runs_in(directory: Path) -> Iterator[None]:
+    """Keep the runs of this command, and of the processes it starts, in a directory."""
+    before = os.environ.get("CLOZE_RUNS_DIR")
+    os.environ["CLOZE_RUNS_DIR"] = str(directory)
+    try:
+        yield
+    finally:
+        del os.environ["CLOZE_RUNS_DIR"]
+        if before is not None:
+            os.environ["CLOZE_RUNS_DIR"] = before
 
 
 def _check_origin(origin: str, path: str) -> None:

@@ -13,17 +13,14 @@ HUB: its Hugging Face format, a `HubFormat`. Optional; without it the family can
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType, ModuleType
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any
 
 from cloze.core.config import parse_config
 from cloze.core.errors import UsageError, did_you_mean
 from cloze.core.plugins import Table
-from cloze.model.families.config import ModelConfig, prediction_objectives
-
-if TYPE_CHECKING:
-    from cloze.model.families.hub_format import HubFormat
+from cloze.model.families.config import ModelConfig
 
 _FAMILIES = {
     "bert": "cloze.model.families.bert",
@@ -36,7 +33,6 @@ _FAMILIES = {
     "modern": "cloze.model.families.modern",
     "deberta": "cloze.model.families.deberta",
 }
-OTHER_HUBS = ("CAUSAL_HUB", "GENERATOR_HUB")  # names of further formats in a family's module
 FAMILIES: Table[ModuleType] = Table("families", "model family", _FAMILIES, ("family",))
 
 
@@ -112,30 +108,3 @@ def _preset(name: str) -> ModelConfig:
     if name not in available:
         raise UsageError(f"unknown model {name!r}; {did_you_mean(name, available)}")
     return available[name]
-
-
-def hub_of(family: str, heads: Mapping[str, Any] = MappingProxyType({})) -> HubFormat:
-    """Return the Hugging Face format of a family, for a model with these heads.
-
-    Raises:
-        UsageError: the family is unknown, or has no Hugging Face format.
-    """
-    hubs, objectives = formats([family]), set(prediction_objectives(heads))
-    if not hubs:
-        known = ", ".join(sorted(exportable()))
-        raise UsageError(f"family ({family!r}) has no Hugging Face form; choose from {known}")
-    fitting = [hub for hub in hubs if objectives & set(hub.objectives)] or hubs[:1]
-    whole = (hub for hub in fitting if frozenset(heads) - {*hub.unexported} in hub.architectures)
-    return next(whole, fitting[0])
-
-
-def formats(families: Iterable[str] = ()) -> list[HubFormat]:
-    """Return the Hugging Face formats of families, else of all: `HUB` and others of modules."""
-    modules = list(map(FAMILIES.find, families)) or FAMILIES.loaded().values()
-    hubs = [getattr(module, name, None) for module in modules for name in ("HUB", *OTHER_HUBS)]
-    return [hub for hub in hubs if hub is not None]
-
-
-def exportable() -> tuple[str, ...]:
-    """Return the families with a Hugging Face format."""
-    return tuple(name for name, family in FAMILIES.loaded().items() if hasattr(family, "HUB"))

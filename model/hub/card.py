@@ -15,7 +15,7 @@ from cloze.core.artifacts.artifact import Manifest, find_manifest
 from cloze.core.artifacts.lineage import directories_in, finished_ancestors
 from cloze.model.checkpoint import LoadedCheckpoint
 from cloze.model.families.hub_format import EMBEDDING, task_head
-from cloze.model.families.registry import hub_of
+from cloze.model.families.hub_formats import hub_of
 from cloze.pipeline import tokenizer
 
 CORPUS_CARD, UNKNOWN = "card.json", "unknown"  # see `cloze.pipeline.corpus.card`

@@ -16,9 +16,9 @@ from cloze.core import storage
 from cloze.core.errors import ClozeError, DataError
 from cloze.model.checkpoint import CONFIG, LoadedCheckpoint
 from cloze.model.families.hub_format import EMBEDDING, POOLED, task_head
+from cloze.model.families.hub_formats import hub_of
 from cloze.model.families.models import Transform, load_backbone, load_model
 from cloze.model.families.pretraining import encode
-from cloze.model.families.registry import hub_of
 from cloze.model.layers.layout import BatchLayout
 from cloze.pipeline import tokenizer
 

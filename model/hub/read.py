@@ -26,8 +26,8 @@ from cloze.model.families.hub_format import (
     HubFormat,
     without_nulls,
 )
+from cloze.model.families.hub_formats import exportable, formats, hub_of
 from cloze.model.families.models import load_backbone, load_model, meta_pooler, new_model
-from cloze.model.families.registry import exportable, formats, hub_of
 from cloze.model.hub.weights import read_config, read_json, read_weights
 from cloze.model.layers.embeddings import DELTA
 from cloze.pipeline import tokenizer

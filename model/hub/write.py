@@ -15,8 +15,8 @@ from cloze.core.humanize import format_count
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.model.checkpoint import CONFIG, WEIGHTS, LoadedCheckpoint, copy_files, load_input
 from cloze.model.families.hub_format import EMBEDDING
+from cloze.model.families.hub_formats import hub_of
 from cloze.model.families.pruned import with_all_heads
-from cloze.model.families.registry import hub_of
 from cloze.model.hub.card import model_card
 from cloze.model.hub.config import FORMS, ExportConfig, ExportForm
 from cloze.model.hub.parity import (

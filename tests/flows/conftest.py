@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cloze.core import identity
 from cloze.flows.graph import stages
+from cloze.flows.run import source
 from cloze.flows.tracking.spool import Spool
 from tests.flows import toy_run
 
@@ -27,3 +29,26 @@ def toy_config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     path = tmp_path / "toy.yaml"
     path.write_text(yaml.safe_dump({"letters": {"size": 4}, "count": {}}))
     return str(path)
+
+
+FIX = source.fix  # at import; `tests/conftest.py` replaces it in other tests
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small checkout, as if this process had been started from it."""
+    folder = tmp_path / "checkout" / "src" / "cloze"
+    for name, content in {"__init__.py": "", "core/words.txt": "one", "core/a.py": "A = 1"}.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content)
+    data = tmp_path / "checkout"
+    (data / "samples").mkdir()
+    for name in ("prefect.yaml", "constraints.txt", "samples/a.txt"):
+        (data / name).write_text(name)
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    monkeypatch.setattr(source, "DATA", data)
+    monkeypatch.setattr(source, "fix", FIX)
+    monkeypatch.setattr(identity, "__file__", str(folder / "core" / "identity.py"))
+    monkeypatch.setattr(source, "__file__", str(folder / "flows" / "run" / "source.py"))
+    monkeypatch.setattr(source, "_import_later", lambda _: None)
+    return folder

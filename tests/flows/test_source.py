@@ -23,43 +23,18 @@ from cloze.core.stages.execution import Execution
 from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows import cli
 from cloze.flows.launch import coordinator, protocol, site
-from cloze.flows.run import retention, source, status_file
-from cloze.flows.run.targets import Target
+from cloze.flows.run import source, status_file
 from tests.checkout import copy_packages
+from tests.flows.conftest import FIX
 from tests.flows.launch import here
+from tests.flows.sources import another_start, training
 from tests.flows.toy import STAGE, ToyConfig
-
-FIX = source.fix  # at import; `tests/conftest.py` replaces it in other tests
-
-
-@pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A small checkout, as if this process had been started from it."""
-    folder = tmp_path / "checkout" / "src" / "cloze"
-    for name, content in {"__init__.py": "", "core/words.txt": "one", "core/a.py": "A = 1"}.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(content)
-    data = tmp_path / "checkout"
-    (data / "samples").mkdir()
-    for name in ("prefect.yaml", "constraints.txt", "samples/a.txt"):
-        (data / name).write_text(name)
-    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
-    monkeypatch.setattr(source, "DATA", data)
-    monkeypatch.setattr(source, "fix", FIX)
-    monkeypatch.setattr(identity, "__file__", str(folder / "core" / "identity.py"))
-    monkeypatch.setattr(source, "__file__", str(folder / "flows" / "run" / "source.py"))
-    monkeypatch.setattr(source, "_import_later", lambda _: None)
-    return folder
 
 
 def content(folder: Path) -> dict[str, bytes]:
     """The files of a copy, without bytecode."""
     files = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
     return {str(path.relative_to(folder)): path.read_bytes() for path in files}
-
-
-def another_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
 
 
 def test_the_copy_has_the_layout_of_a_wheel_and_comes_first(package: Path, tmp_path: Path) -> None:
@@ -329,17 +304,6 @@ def test_a_run_whose_source_has_not_changed_is_just_resumed(
     assert entered == []
 
 
-def training(directory: Path, copy: str) -> Target:
-    """A training whose job had this source."""
-    job = directory / "toy" / "pretrain-1" / LOGS / JOB
-    job.parent.mkdir(parents=True)
-    Job(
-        stage="toy", reference="r", config={}, path="p", inputs={}, execution={}, fingerprint="f",
-        source=copy,
-    ).write(str(job))  # fmt: skip
-    return Target(text="a training", paths=(str(job.parents[1]),))
-
-
 @pytest.mark.parametrize("fault", ["gone", "incomplete", "longer", "other words"])
 def test_a_source_that_is_not_as_recorded_is_refused(
     package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, entered: list[str], fault: str
@@ -380,40 +344,6 @@ def test_a_moved_runs_directory_has_its_sources(
     with pytest.raises(SystemExit):
         source.enter(training(tmp_path / "moved", copy), tmp_path / "moved")
     assert entered == [f"{tmp_path}/moved/.source/{Path(copy).name}{os.pathsep}/elsewhere"]
-
-
-def test_clean_keeps_the_sources_that_runs_name(
-    package: Path, tmp_path: Path, toy_config: str, monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    copies = tmp_path / "runs" / ".source"
-    for edit in (1, 2):
-        (package / "core" / "a.py").write_text(f"A = {edit}")
-        another_start(monkeypatch)
-        assert cli.main(["run", toy_config, "--no-prefect", "--set", f"letters.size={edit}"]) == 0
-    (copies / "killed").mkdir()
-    kept = Path(status_file.read(tmp_path / "runs", "toy")["source"])
-    assert len(list(copies.iterdir())) == 3
-    capsys.readouterr()
-    assert cli.main(["clean"]) == 0
-    assert capsys.readouterr().out.endswith("Copies of Cloze's source not needed: 2\n")
-    assert cli.main(["clean", "--delete"]) == 0
-    assert capsys.readouterr().out.endswith("Copies of Cloze's source removed: 2\n")
-    assert list(copies.iterdir()) == [kept]
-    (tmp_path / "runs" / "toy" / "_status" / "9-damaged.json").write_text("{")
-    (copies / "of whom").mkdir()
-    assert retention.unneeded_sources(tmp_path / "runs", remove=True) == []
-
-
-def test_clean_keeps_the_source_of_a_job_that_outlives_its_start(
-    package: Path, tmp_path: Path
-) -> None:
-    """A Slurm job goes on after its command was killed; a later start has another source."""
-    copy = source.fix(tmp_path / "runs")
-    made = Path(training(tmp_path / "runs", copy).path)
-    assert retention.unneeded_sources(tmp_path / "runs") == []
-    (made / "manifest.json").write_text("{}")
-    assert retention.unneeded_sources(tmp_path / "runs") == [Path(copy)]
 
 
 def test_a_directory_that_cannot_have_the_copy_is_named(

@@ -63,8 +63,8 @@ suspend = paused("Suspended")
 def change_state(
     operations: Operations, flow_run: str, kind: str, name: str, force: bool = False, **more: Any
 ) -> None:
-    state = {"type": kind, "name": name, **more}
-    answer = operations.call(f"/flow_runs/{flow_run}/set_state", {"state": state, "force": force})
+    asked = {"state": {"type": kind, "name": name, **more}, "force": force}
+    answer = operations.call(f"/flow_runs/{flow_run}/set_state", asked)
     assert answer["status"] == "ACCEPT", answer
 
 
@@ -118,9 +118,7 @@ WAYS = {
         lambda operations, run: change_state(operations, run, "FAILED", "Failed", force=True),
         "Cancelled", "cancelled", retry,
     ),
-    "SIGTERM to the flow's process": Way(
-        kill_engine(signal.SIGTERM), "Crashed", "crashed", retry
-    ),
+    "SIGTERM to the flow's process": Way(kill_engine(signal.SIGTERM), "Crashed", "crashed", retry),
     "SIGKILL to the flow's process": Way(
         kill_engine(signal.SIGKILL), "Crashed", "crashed", retry, saves=False
     ),

@@ -15,9 +15,9 @@ from torch.nn.functional import pad
 
 from cloze.model.families.config import ModelConfig
 from cloze.model.families.hub_format import HubFormat
+from cloze.model.families.hub_formats import exportable, hub_of
 from cloze.model.families.models import load_model
 from cloze.model.families.pretraining import PretrainingModel
-from cloze.model.families.registry import exportable, hub_of
 from cloze.model.hub.parity import output_names
 from cloze.model.hub.read import complete
 from tests.tiny_models import tiny_batch, tiny_config, variants

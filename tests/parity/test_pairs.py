@@ -12,8 +12,8 @@ import torch
 
 from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
+from cloze.model.families.hub_formats import exportable
 from cloze.model.families.models import new_backbone
-from cloze.model.families.registry import exportable
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from cloze.model.tasks.encode import encode
 from cloze.model.tasks.formats.choices import Choices

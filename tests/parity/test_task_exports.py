@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from cloze.core.errors import DataError
 from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
+from cloze.model.families.hub_formats import exportable, hub_of
 from cloze.model.families.models import new_backbone
-from cloze.model.families.registry import exportable, hub_of
 from cloze.model.hub.read import import_directory
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from cloze.model.tasks.heads import SequenceClassifier, TokenClassifier

@@ -330,7 +330,7 @@ _LONGEST_ENDING = 12  # characters
 def count_endings(names: Iterable[str]) -> Counter[str]:
     """Count files by ending, or as `hidden`, `no ending` or `link`; beyond ten, as `others`.
 
-    A name that ends in `/` is a link to a folder, which is not followed, or a pipe.
+    A name that ends in `/` is a link back to a folder above, which is not followed, or a pipe.
     """
     counts: Counter[str] = Counter()
     for name in names:

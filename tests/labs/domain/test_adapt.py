@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from cloze.core.artifacts import artifact
 from cloze.core.stages.execute import execute
+from cloze.flows import cli
 from cloze.flows.graph.config import samples_directory
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from tests.tiny_models import write_checkpoint
@@ -59,6 +61,19 @@ def test_bad_input_is_told_in_a_sentence(
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> str:
     base = tmp_path_factory.mktemp("adapt")
     return write_checkpoint(base / "checkpoint", base / "scratch")
+
+
+def test_the_runs_directory_is_this_commands_alone(
+    checkpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for before in ("elsewhere", ""):
+        monkeypatch.setenv("CLOZE_RUNS_DIR", before)
+        values = ("--from", checkpoint, "--source", BOOKS, "--out", str(tmp_path / "run"))
+        assert cli.main(["adapt", *values, "--no-prefect", "--dry-run"]) == 0
+        assert os.environ["CLOZE_RUNS_DIR"] == before
+    monkeypatch.delenv("CLOZE_RUNS_DIR")
+    assert cli.main(["adapt", *values, "--no-prefect", "--dry-run"]) == 0
+    assert "CLOZE_RUNS_DIR" not in os.environ
 
 
 def test_nodes_follow_from_what_is_given(checkpoint: str, tmp_path: Path) -> None:

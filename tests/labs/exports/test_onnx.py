@@ -12,7 +12,8 @@ from pydantic import ValidationError
 
 from cloze.core.errors import DataError
 from cloze.core.stages.execute import execute
-from cloze.model.families.registry import config_class, exportable
+from cloze.model.families.hub_formats import exportable
+from cloze.model.families.registry import config_class
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from tests.parity.families import transformers
 from tests.parity.pretrained import write_pretrained

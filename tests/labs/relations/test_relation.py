@@ -13,7 +13,7 @@ import pytest
 from cloze.core.errors import DataError, UsageError
 from cloze.labs.serving.classify import TextClassificationPipeline
 from cloze.model import checkpoint
-from cloze.model.families.registry import hub_of
+from cloze.model.families.hub_formats import hub_of
 from cloze.model.tasks.formats.texts import LabelledTexts
 from cloze.model.tasks.table import load_task
 from cloze.pipeline.tokenizer.tokenizer import Tokenizer

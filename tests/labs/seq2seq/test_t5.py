@@ -12,8 +12,9 @@ import torch
 from cloze.core.stages.execute import execute
 from cloze.labs.seq2seq.generate import generation_pipeline
 from cloze.labs.seq2seq.kv_cache import RelativeBias
+from cloze.model.families.hub_formats import hub_of
 from cloze.model.families.models import new_model
-from cloze.model.families.registry import hub_of, model_config
+from cloze.model.families.registry import model_config
 from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
 from cloze.pipeline.tokenizer import load
 from tests.pipeline.tokenizer.texts import TRAINING, trained_spiece

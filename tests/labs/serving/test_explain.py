@@ -283,3 +283,17 @@ def test_scores_are_those_of_an_integral_by_hand(tmp_path: Path) -> None:
     by_hand = weight[ids].square().sum(dim=1) - weight[special.pad].square().sum()
     by_hand[[0, 3]] = 0.0  # special tokens stay
     assert found.scores == pytest.approx(by_hand.double().numpy(), abs=1e-5)
+
+
+def test_the_model_of_a_mask_is_loaded_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, read = write_checkpoint(tmp_path / "checkpoint", tmp_path / "scratch"), list[str]()
+    verify = checkpoint.checkpoint_files.verify
+    monkeypatch.setattr(
+        checkpoint.checkpoint_files,
+        "verify",
+        lambda directory, **how: [read.append(directory), verify(directory, **how)][1],
+    )
+    assert cloze.load(path).batch("explain-mask", ["a [MASK]"])
+    assert len(read) == 1

@@ -14,8 +14,9 @@ import torch
 
 from cloze.core.errors import ClozeError
 from cloze.model.families.hub_format import ENCODER, HubFormat
+from cloze.model.families.hub_formats import exportable, hub_of
 from cloze.model.families.models import new_model
-from cloze.model.families.registry import FAMILIES, exportable, hub_of
+from cloze.model.families.registry import FAMILIES
 from tests.tiny_models import VARIANTS, tiny_config
 
 FILE = Path(__file__).with_suffix(".txt")

@@ -7,8 +7,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from cloze.model.families.hub_formats import exportable, hub_of
 from cloze.model.families.models import new_model
-from cloze.model.families.registry import FAMILIES, exportable, hub_of, presets
+from cloze.model.families.registry import FAMILIES, presets
 from tests.slices import few
 
 transformers = pytest.importorskip(

@@ -15,7 +15,7 @@ import yaml
 from cloze.core import storage
 from cloze.core.artifacts.artifact import Manifest, write_manifest
 from cloze.model import checkpoint
-from cloze.model.families.registry import exportable
+from cloze.model.families.hub_formats import exportable
 from cloze.model.hub.write import in_form, write_directory
 from cloze.model.tasks.files import data_licence
 from cloze.model.tasks.table import task_options

@@ -8,7 +8,8 @@ import pytest
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from cloze.model.families.hub_format import HubFormat
-from cloze.model.families.registry import FAMILIES, formats
+from cloze.model.families.hub_formats import formats
+from cloze.model.families.registry import FAMILIES
 
 HUBS = list({id(hub): hub for hub in formats(FAMILIES)}.values())
 # Fields that transformers' configs lack, or whose default there is none.

@@ -9,8 +9,8 @@ import torch
 
 from cloze.core.errors import DataError
 from cloze.model.families.hub_format import WORDS, HubFormat
+from cloze.model.families.hub_formats import formats
 from cloze.model.families.key_map import Drop
-from cloze.model.families.registry import formats
 from tests.tiny_models import tiny_config, tiny_model
 
 CASES = [

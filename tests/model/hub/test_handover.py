@@ -16,7 +16,7 @@ from cloze.core.stages.execute import execute
 from cloze.labs.seq2seq.generate import TextGenerationPipeline
 from cloze.model import checkpoint
 from cloze.model.families.hub_format import EMBEDDING
-from cloze.model.families.registry import exportable, hub_of
+from cloze.model.families.hub_formats import exportable, hub_of
 from cloze.model.hub.parity import STATES, our_logits
 from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
 from cloze.pipeline import tokenizer

@@ -15,7 +15,7 @@ import torch
 from cloze.core.errors import DataError
 from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
-from cloze.model.families.registry import exportable, formats, hub_of
+from cloze.model.families.hub_formats import exportable, formats, hub_of
 from cloze.model.hub.read import import_directory, read_directory
 from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
 from cloze.model.tasks.formats.tag_schemes import joined_labels

@@ -16,8 +16,9 @@ from cloze.core.errors import ClozeError, DataError
 from cloze.core.stages.execute import execute
 from cloze.model import checkpoint
 from cloze.model.families.bert import HUB
+from cloze.model.families.hub_formats import exportable, hub_of
 from cloze.model.families.key_map import KeyMap
-from cloze.model.families.registry import FAMILIES, exportable, hub_of
+from cloze.model.families.registry import FAMILIES
 from cloze.model.hub.read import import_directory, read_directory
 from cloze.model.hub.stages import EXPORT, IMPORT, ExportConfig, ImportConfig
 from cloze.model.tensors import read_tensors, write_tensors

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from cloze.model.families.registry import exportable, hub_of
+from cloze.model.families.hub_formats import exportable, hub_of
 from cloze.model.hub.parity import LENGTHS, probe
 from tests.tiny_models import PIECES, tiny_config, write_tokenizer
 

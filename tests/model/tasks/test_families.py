@@ -14,8 +14,9 @@ from cloze.core.errors import DataError, UsageError
 from cloze.core.stages.execute import execute
 from cloze.core.stages.execution import Execution
 from cloze.model import checkpoint
+from cloze.model.families.hub_formats import exportable, hub_of
 from cloze.model.families.models import new_model
-from cloze.model.families.registry import FAMILIES, exportable, hub_of, parse_model
+from cloze.model.families.registry import FAMILIES, parse_model
 from cloze.model.hub.stages import EXPORT, ExportConfig
 from cloze.model.tasks.evaluate.stage import STAGE as EVALUATE
 from cloze.model.tasks.evaluate.stage import EvaluateConfig

@@ -129,7 +129,7 @@ def test_an_encoder_that_was_read_from_left_to_right_writes(
 
 
 def test_no_hugging_face_class_names_tokens_at_the_position_before(tmp_path: Path) -> None:
-    from cloze.model.families.registry import hub_of
+    from cloze.model.families.hub_formats import hub_of
 
     for objectives, refused in (
         (("clm", "mntp"), True),
