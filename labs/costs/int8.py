@@ -62,6 +62,7 @@ def product(values: Tensor, own: PackedWeight, bias: Tensor | None) -> Tensor:
 class _Int8:
     """Mixin of layers: products with a weight that is packed at the first of them."""
 
+    differentiable = False
     _own: tuple[Tensor, PackedWeight] | None = None
 
     def project(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

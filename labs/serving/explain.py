@@ -117,13 +117,15 @@ def check_explainable(checkpoint: str, network: nn.Module, metadata: Mapping[str
         "reads frozen features": bool(metadata.get("frozen")),
         "has a decoder": hasattr(encoder, "decoder"),
         "reads characters": not hasattr(getattr(encoder, "embeddings", None), "word"),
-        "has no gradients in int8": any(hasattr(module, "project") for module in network.modules()),
+        "has no gradients in int8": not all(
+            getattr(module, "differentiable", True) for module in network.modules()
+        ),
     }
     obstacle = next((name for name, applies in obstacles.items() if applies), None)
     if obstacle:
         raise UsageError(
             f"explain needs an encoder that was trained on tokens, and {checkpoint} {obstacle}; "
-            f"ask another checkpoint, or without an explanation"
+            f"ask another checkpoint or precision, or without an explanation"
         )
 
 

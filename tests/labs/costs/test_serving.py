@@ -27,8 +27,10 @@ class Kept(Reporter):
         self.records += values
 
 
-def answers(checkpoint: str, scratch: Path, precision: str, texts: Sequence[str]) -> Any:
-    requests = [{"text": text} for text in texts]
+def answers(
+    checkpoint: str, scratch: Path, precision: str, texts: Sequence[str], explain: bool = False
+) -> Any:
+    requests = [{"text": text, "explain": explain} for text in texts]
     source = scratch / "batches.jsonl"
     source.write_text(json.dumps({"batch": 0, "requests": requests}) + "\n")
     kept = Kept()
@@ -37,7 +39,7 @@ def answers(checkpoint: str, scratch: Path, precision: str, texts: Sequence[str]
     )
     worker.run(ServingConfig(source=str(source), precision=precision), build)  # type: ignore[arg-type]
     ready, batch = kept.records
-    assert "ready" in ready
+    assert ready["ready"]["explains"] == (precision != "int8")
     return batch["answers"]
 
 
@@ -57,6 +59,14 @@ def test_a_worker_with_a_masked_model(tmp_path: Path) -> None:
     path = write_checkpoint(tmp_path / "checkpoint", tmp_path / "pieces")
     (found,) = answers(path, tmp_path, "int8", ["the [MASK] sat"])
     assert "error" not in found
+
+
+def test_an_explanation_has_no_gradient_in_it(tmp_path: Path) -> None:
+    path = write_classifier(tmp_path / "classifier", tmp_path / "pieces")
+    (exact,) = answers(path, tmp_path, "fp32", ["the cat sat"], explain=True)
+    assert exact["explanation"]
+    (refused,) = answers(path, tmp_path, "int8", ["the cat sat"], explain=True)
+    assert "has no gradients in int8; ask another checkpoint or precision" in refused["error"]
 
 
 def test_an_evaluation_scores_it_and_a_gpu_is_refused(tmp_path: Path) -> None:
