@@ -214,10 +214,12 @@ def remedy(error: OSError) -> str:
 
 # extra of the distribution -> modules that no other extra needs
 _EXTRAS = {
-    "data": "apache_beam backports brotli ftfy lxml markdown_it phonenumbers py3langid"
+    "data": "apache_beam backports brotli chardet ftfy grpc lxml markdown_it phonenumbers py3langid"
     " resiliparse sentencepiece sentencex trafilatura",
     "train": "deepspeed safetensors seqeval torch",
-    "flows": "fastapi mlflow prefect sqlalchemy",
+    "flows": "coolname fastapi mlflow pandas prefect prometheus_client sqlalchemy starlette uvicorn",
+    "fast": "gigatoken",
+    "gpu": "pynvml",
     "onnx": "onnx onnxruntime onnxscript transformers",
     "texts": "rouge_score sacrebleu",
     "vectors": "gensim",
@@ -227,6 +229,7 @@ _EXTRAS = {
     "gcs": "gcsfs",
     "hub": "huggingface_hub",
     "data,train": "scipy sklearn tokenizers",
+    "train,flows": "matplotlib",
 }
 
 
