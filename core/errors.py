@@ -217,7 +217,8 @@ _EXTRAS = {
     "data": "apache_beam backports brotli chardet ftfy grpc lxml markdown_it phonenumbers py3langid"
     " resiliparse sentencepiece sentencex trafilatura",
     "train": "deepspeed safetensors seqeval torch",
-    "flows": "coolname fastapi mlflow pandas prefect prometheus_client sqlalchemy starlette uvicorn",
+    "flows": "coolname fastapi mlflow pandas prefect prometheus_client sqlalchemy starlette"
+    " uvicorn",
     "fast": "gigatoken",
     "gpu": "pynvml",
     "onnx": "onnx onnxruntime onnxscript transformers",
