@@ -142,6 +142,17 @@ def test_each_imported_package_is_required_or_named_with_its_extra() -> None:
     assert not unnamed, "\n".join(unnamed)
 
 
+def test_an_installation_with_a_wrong_python_ends_before_its_downloads(tmp_path: Path) -> None:
+    (tmp_path / "begun" / "bin").mkdir(parents=True)
+    (tmp_path / "begun" / "bin" / "python").symlink_to(sys.executable)  # by a venv without pip
+    for name in ("new", "begun"):
+        words = ["make", "install", "PYTHON=false", f"VENV={tmp_path / name}"]
+        ended = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 2
+        assert "Cloze needs Python 3.11 to 3.13, and 'false' is none" in ended.stderr
+    assert not (tmp_path / "new").exists()
+
+
 def test_the_distribution_of_users_requires_all_of_this_version() -> None:
     base = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
     path = REPOSITORY / "infra" / "cloze-pretraining" / "pyproject.toml"
