@@ -219,8 +219,6 @@ _EXTRAS = {
     "train": "deepspeed safetensors seqeval torch",
     "flows": "coolname fastapi mlflow pandas prefect prometheus_client sqlalchemy starlette"
     " uvicorn",
-    "fast": "gigatoken",
-    "gpu": "pynvml",
     "onnx": "onnx onnxruntime onnxscript transformers",
     "texts": "rouge_score sacrebleu",
     "vectors": "gensim",
@@ -237,9 +235,8 @@ _EXTRAS = {
 def missing_extra(error: BaseException) -> str:
     """Return the extra whose package an import has not found; "" if the error is another one."""
     module = str(error.name).partition(".")[0] if isinstance(error, ImportError) else ""
-    if getattr(sys.modules.get(module), "__file__", ""):  # it is here, in another version
-        return ""
-    return _extra_of(module)
+    is_here = getattr(sys.modules.get(module), "__file__", "")  # in another version
+    return "" if is_here else _extra_of(module)
 
 
 def _extra_of(module: str) -> str:
