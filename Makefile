@@ -1,5 +1,5 @@
 # The two commands of the README are `make demo` and `make test`. Both set everything up on the first call.
-PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PYTHON ?= $(shell command -v python3.11 || command -v python3.13 || command -v python3.12 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --disable-pip-version-check --quiet -c constraints.txt
@@ -22,7 +22,9 @@ dev: $(VENV)/.installed-dev
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@echo "installing Cloze into $(VENV) (the first time takes a few minutes) …"
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/pip || $(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' || \
+		{ echo "Cloze needs Python 3.11 to 3.13, and '$(PYTHON)' is none; name one with \`make $(or $(MAKECMDGOALS),demo) PYTHON=…\`" >&2; exit 2; }
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
 	@$(PIP) torch==2.13.0
 	@$(PIP) -e ".[data,train,flows]"
 	@touch $@

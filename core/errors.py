@@ -214,10 +214,11 @@ def remedy(error: OSError) -> str:
 
 # extra of the distribution -> modules that no other extra needs
 _EXTRAS = {
-    "data": "apache_beam backports brotli ftfy lxml markdown_it phonenumbers py3langid"
+    "data": "apache_beam backports brotli chardet ftfy grpc lxml markdown_it phonenumbers py3langid"
     " resiliparse sentencepiece sentencex trafilatura",
     "train": "deepspeed safetensors seqeval torch",
-    "flows": "fastapi mlflow prefect sqlalchemy",
+    "flows": "coolname fastapi mlflow pandas prefect prometheus_client sqlalchemy starlette"
+    " uvicorn",
     "onnx": "onnx onnxruntime onnxscript transformers",
     "texts": "rouge_score sacrebleu",
     "vectors": "gensim",
@@ -227,15 +228,15 @@ _EXTRAS = {
     "gcs": "gcsfs",
     "hub": "huggingface_hub",
     "data,train": "scipy sklearn tokenizers",
+    "train,flows": "matplotlib",
 }
 
 
 def missing_extra(error: BaseException) -> str:
     """Return the extra whose package an import has not found; "" if the error is another one."""
     module = str(error.name).partition(".")[0] if isinstance(error, ImportError) else ""
-    if getattr(sys.modules.get(module), "__file__", ""):  # it is here, in another version
-        return ""
-    return _extra_of(module)
+    is_here = getattr(sys.modules.get(module), "__file__", "")  # in another version
+    return "" if is_here else _extra_of(module)
 
 
 def _extra_of(module: str) -> str:

@@ -17,7 +17,7 @@ from cloze.core import processes, storage
 from cloze.core.artifacts import artifact, claim, fingerprints
 from cloze.core.artifacts.artifact import Verification
 from cloze.core.artifacts.lineage import NearbyArtifacts, containing_artifact
-from cloze.core.errors import DataError, UsageError, require_packages
+from cloze.core.errors import DataError, UsageError
 from cloze.core.humanize import format_bytes, on_one_line, printable
 from cloze.core.places import runs_directory
 from cloze.core.stages.worker import JOB, LOGS, Job
@@ -188,7 +188,6 @@ def _serve_dashboard(port: int | None, host: str, allowed_hosts: str, as_json: b
     from cloze.flows.ui import services
     from cloze.flows.ui.command import runs_of_home
 
-    require_packages("starlette", "prometheus_client")
     port = port or services.choose_port(8090, None, "")
     if not services.is_free(port, host):
         raise UsageError(

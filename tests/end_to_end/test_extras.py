@@ -4,6 +4,7 @@ named with the extra that installs it. The packages of the other extras are hidd
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from cloze.core.errors import describe_missing_package
 from tests import warm, warm_forks
 from tests.conftest import REPOSITORY
 from tests.end_to_end import hiding
@@ -109,6 +111,47 @@ def test_a_missing_extra_is_named(
     ended = run(extra, *words)
     assert ended.returncode == 2
     assert f"'cloze-pretraining-base[{missing}]'" in " ".join(ended.stderr.split())
+
+
+def imported_modules() -> dict[str, str]:
+    """The modules of other distributions that the product imports anywhere -> a file that does."""
+    found: dict[str, str] = {}
+    for folder in ("core", "pipeline", "model", "flows", "labs"):
+        for path in sorted((REPOSITORY / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+                if isinstance(node, ast.ImportFrom) and not node.level:
+                    names = [str(node.module)]
+                tops = {name.partition(".")[0] for name in names}
+                found |= {top: str(path) for top in tops - sys.stdlib_module_names - {"cloze"}}
+    return found
+
+
+def test_each_imported_package_is_required_or_named_with_its_extra() -> None:
+    required = {"annotated_types", "pydantic_core", "yaml"}  # of pydantic and pyyaml
+    required |= {"gigatoken", "pynvml"}  # it goes without them
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    required |= {Requirement(text).name for text in project["dependencies"]}
+    extras = project["optional-dependencies"].keys()
+    unnamed = []
+    for module, path in imported_modules().items():
+        sentence = describe_missing_package(ModuleNotFoundError(module, name=module))
+        named = re.search(r"cloze-pretraining-base\[([a-z0-9,]+)\]", sentence)
+        known = named is not None and set(named[1].split(",")) <= extras
+        if module not in required and not known:
+            unnamed.append(f"{path}: {sentence}")
+    assert not unnamed, "\n".join(unnamed)
+
+
+def test_an_installation_with_a_wrong_python_ends_before_its_downloads(tmp_path: Path) -> None:
+    (tmp_path / "begun" / "bin").mkdir(parents=True)
+    (tmp_path / "begun" / "bin" / "python").symlink_to(sys.executable)  # by a venv without pip
+    for name in ("new", "begun"):
+        words = ["make", "install", "PYTHON=false", f"VENV={tmp_path / name}"]
+        ended = subprocess.run(words, cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
+        assert ended.returncode == 2
+        assert "Cloze needs Python 3.11 to 3.13, and 'false' is none" in ended.stderr
+    assert not (tmp_path / "new").exists()
 
 
 def test_the_distribution_of_users_requires_all_of_this_version() -> None:
