@@ -350,9 +350,9 @@ def _resume_training(path: str, changes: Mapping[str, Any], as_json: bool) -> No
             " training"
         )
     if job is None:
+        start = f"cloze pretrain{' --continue' if manifest is not None else ''}"
         raise DataError(
-            f"{path} has no training to continue ({LOGS}/{JOB} is missing); start one with"
-            " `cloze pretrain`"
+            f"{path} has no training to continue ({LOGS}/{JOB} is missing); start one with `{start}`"
         )
     claim.check_version(claim.read(path), path, str(stages.stage(job.stage).version))
     recorded = without_other_launchers(job.execution, changes.get("launcher"))

@@ -146,10 +146,12 @@ def plan_training(
         "global_batch": setting.batch,
         "steps": max(1, math.ceil(tokens / (setting.batch * mean_length))),
         "hardware": {
-            **{
-                name: getattr(device, name) for name in ("name", "kind", "memory", "peak", "source")
-            },
+            "name": device.name,
+            "kind": device.kind,
             "gpus": ranks if device.kind == "cuda" else 0,
+            "memory": device.memory,
+            "peak": device.peak,
+            "source": device.source,
         },
         "ways": ways,
         "chosen": {

@@ -176,7 +176,7 @@ def test_a_cancelled_training_leaves_a_checkpoint_and_no_process(
 def test_a_training_over_two_nodes_is_cancelled_and_gone_on_with(
     operations: Operations, toys: Toys
 ) -> None:
-    nodes = {"launcher": "here", "nodes": 2, "cpus": 1}
+    nodes = {"launcher": "here", "nodes": 2, "resources": {"cpus": 1}}
     step = _cancelled(operations, toys, None, nodes)
     assert step > 0
     (directory,) = (operations.runs / toys.run).glob("train-*/")
@@ -290,7 +290,7 @@ def test_two_runs_share_the_slots_of_the_machine(operations: Operations, toys: T
     """A training that wants all cores waits for one of another run that has them."""
     toys.hold.touch()
     other = Toys(toys.path.with_name(f"{toys.run}-other.yaml"))
-    run = {"cpus": 4096}
+    run = {"resources": {"cpus": 4096}}
     first = operations.trigger(
         "full-run/toys",
         config=toys.write(train={"hold": str(toys.hold)}, run=run),

@@ -204,7 +204,7 @@ def _is_locked(path: Path) -> bool:
             ResourceRequest(gpus=1, cpus=1, gpu_ids=("2",)),
         ),
         ("pretrain", {"device": "cpu"}, ONE_GPU, ResourceRequest(cpus=4)),
-        ("pretrain", {"device": "cpu", "cpus": 2}, ONE_GPU, ResourceRequest(cpus=2)),
+        ("pretrain", {"device": "cpu", "resources": {"cpus": 2}}, ONE_GPU, ResourceRequest(cpus=2)),
         ("pretrain", {"device": "cpu", "threads": 1}, ONE_GPU, ResourceRequest(cpus=1)),
         (
             "pretrain",
