@@ -121,7 +121,9 @@ def nodes(options: argparse.Namespace, corpora: Mapping[str, Path]) -> dict[str,
         "length": 128,
         "mask_rate": 0.2,
     }
-    values: dict[str, Any] = {"run": {"threads": options.threads, "resources": {"cpus": options.threads}}}
+    values: dict[str, Any] = {
+        "run": {"threads": options.threads, "resources": {"cpus": options.threads}}
+    }
     values |= {
         f"dataset@{name}": {**recipe, "corpus": str(path), "mask_copies": 2}
         for name, path in corpora.items()

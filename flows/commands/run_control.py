@@ -352,7 +352,8 @@ def _resume_training(path: str, changes: Mapping[str, Any], as_json: bool) -> No
     if job is None:
         start = f"cloze pretrain{' --continue' if manifest is not None else ''}"
         raise DataError(
-            f"{path} has no training to continue ({LOGS}/{JOB} is missing); start one with `{start}`"
+            f"{path} has no training to continue ({LOGS}/{JOB} is missing); start one with"
+            f" `{start}`"
         )
     claim.check_version(claim.read(path), path, str(stages.stage(job.stage).version))
     recorded = without_other_launchers(job.execution, changes.get("launcher"))
