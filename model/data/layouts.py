@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -109,16 +109,24 @@ class Sequences:
     @classmethod
     def of(cls, rows: MaskedRows, length: int, causal: Bools | None = None) -> Sequences:
         """Return the sequences of rows padded to `length`; `causal`: bool [B], causal rows."""
-        alone = cls.alone(rows.lengths, length, causal)
+        begins = np.arange(len(rows.lengths)) * length
         if rows.boundary_counts is None:
-            return alone
+            return cls(
+                shape=(len(begins), length), first=begins, lengths=rows.lengths, causal=causal
+            )
         if causal is not None:
             causal = np.repeat(causal, rows.boundary_counts)
-        starts = np.repeat(alone.first, rows.boundary_counts) + rows.boundaries
+        starts = np.repeat(begins, rows.boundary_counts) + rows.boundaries
         ends = np.append(starts[1:], 0)
         # A row's last sequence ends with its tokens, not where the next row begins.
-        ends[np.cumsum(rows.boundary_counts) - 1] = alone.first + rows.lengths
-        return replace(alone, first=starts, lengths=ends - starts, packed=True, causal=causal)
+        ends[np.cumsum(rows.boundary_counts) - 1] = begins + rows.lengths
+        return cls(
+            shape=(len(rows.lengths), length),
+            first=starts,
+            lengths=ends - starts,
+            packed=True,
+            causal=causal,
+        )
 
 
 def make_layout(kind: LayoutKind, sequences: Sequences) -> BatchLayout | None:

@@ -73,7 +73,7 @@ def test_the_command_line_takes_any_name(
     said = "".join(capfd.readouterr())
     assert code == 0, said
     assert (
-        "1 could not be read, the first: text/broken link.txt: it is a link that leads to no file"
+        "1 could not be read, such as text/broken link.txt: it is a link that leads to no file"
         in said
     )
     monkeypatch.chdir(tmp_path / "in")

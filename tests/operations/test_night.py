@@ -40,7 +40,7 @@ EASY = {
     "learning_rate": 0.001,
     "max_length": 32,
 }
-RUN = {"threads": 1, "cpus": 1, "device": "cpu"}
+RUN = {"threads": 1, "resources": {"cpus": 1}, "device": "cpu"}
 
 
 @pytest.fixture

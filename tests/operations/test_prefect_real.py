@@ -76,7 +76,13 @@ def test_two_trainings_never_share_a_gpu(tmp_path: Path) -> None:
             path = tmp_path / f"{name}.yaml"
             pretrain = {"dataset": dataset, "model": "bert-tiny", "steps": 60, "global_batch": 16}
             path.write_text(
-                json.dumps({"name": name, "pretrain": pretrain, "run": {"processes": 1, "cpus": 1}})
+                json.dumps(
+                    {
+                        "name": name,
+                        "pretrain": pretrain,
+                        "run": {"processes": 1, "resources": {"cpus": 1}},
+                    }
+                )
             )
             runs.append(operations.trigger("pretraining/pretraining", config=str(path)))
         ends = [operations.end(run) for run in runs]

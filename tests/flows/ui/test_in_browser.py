@@ -22,7 +22,7 @@ from cloze.flows.report.page import render
 from cloze.flows.report.report_nodes import scores
 from cloze.flows.ui.dashboard import application
 from cloze.labs.inside.attention_page import AttentionPage
-from cloze.labs.serving.http.application import TEMPLATES
+from cloze.labs.serving.http.page import TEMPLATES
 from tests.flows.nightly.test_journal import champion, night
 from tests.flows.nightly.test_trend_page import result
 from tests.flows.report import test_page as reports

@@ -167,7 +167,7 @@ def test_a_split_without_labels_gets_predictions_and_no_score(tuned, sentiment, 
 
 
 def test_a_split_without_examples_is_refused(tuned, sentiment, tmp_path):
-    with pytest.raises(DataError, match=r"dev.tsv has no examples; give the dev split some"):
+    with pytest.raises(DataError, match=r"dev.tsv has no row with '2', but with '1', '0'"):
         options = {"where": {"label": "2"}}
         evaluate(tuned[0], tmp_path / "eval", data=str(sentiment), options=options)
 
