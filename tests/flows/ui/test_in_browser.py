@@ -15,14 +15,13 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from cloze.core.humanize import templates_in
 from cloze.flows.nightly.journal import Change, Journal
 from cloze.flows.nightly.result import render_trend
 from cloze.flows.report.page import render
 from cloze.flows.report.report_nodes import scores
 from cloze.flows.ui.dashboard import application
 from cloze.labs.inside.attention_page import AttentionPage
-from cloze.labs.serving.http.page import TEMPLATES
+from cloze.labs.serving.http.page import render as try_models
 from tests.flows.nightly.test_journal import champion, night
 from tests.flows.nightly.test_trend_page import result
 from tests.flows.report import test_page as reports
@@ -74,18 +73,25 @@ def report(place: Path) -> str:
 
 
 def try_page(place: Path) -> str:
-    served = SimpleNamespace(name="sst2", version="x" * 120, info={"verb": "classify"})
-    row = SimpleNamespace(model=served, fields={"text": NAMES[3]}, sent=True)
-    page = templates_in(TEMPLATES).get_template("try.html")
-    bars = [[("x" * 120, 0.5), (NAMES[3], 1.0)]]
-    return page.render(
-        rows=[row],
-        error="an empty 'text'",
-        answer="x" * 120,
-        nonce="n",
-        bars=bars,
-        milliseconds=12.3,
-    )
+    text = f"{NAMES[3]} {'x' * 120} {NAMES[2]}"
+    ends = [len(text[:end].rstrip()) for end in (len(NAMES[3]), len(NAMES[3]) + 121, len(text))]
+    starts = [0, ends[0] + 1, ends[1] + 1]
+    tokens = [
+        {"field": field, "text": text[start:end], "start": start, "end": end, "score": score}
+        for field in ("text", "second")
+        for start, end, score in zip(starts, ends, (1.0, -0.7, 0.2), strict=True)
+    ]
+    explanation = {
+        "label": "x" * 120, "logit": 1.5, "baseline": -0.5, "tokens": tokens,
+        "context": {"text": 0.4, "second": 0.6},
+    }  # fmt: skip
+    predictions = [{"label": "x" * 120, "score": 0.5}, {"label": NAMES[3], "score": 0.5}]
+    answer = {"predictions": predictions, "explanation": explanation, "explain_ms": 11.4}
+    info = {"verb": "classify", "explains": True, "example": {"text": NAMES[3]}}
+    served: Any = SimpleNamespace(name="sst2", version="x" * 120, info=info)
+    form = {"model": "sst2", "text": text, "explain": "on"}
+    page = try_models({"sst2": served}, form, answer, "an empty 'text'", 12.3)
+    return bytes(page.body).decode()
 
 
 def attention(place: Path) -> str:
