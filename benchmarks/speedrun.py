@@ -63,6 +63,7 @@ IDEAS: dict[str, dict[str, Any]] = {
     "record": MUON,
     "lamb": {"optimizer": "lamb", "learning_rate": 0.01},
     "2 of 192": {"model": size(2, 192)},
+    "4 of 128": {"model": size(4, 128)},
     "4 of 192": {"model": size(4, 192)},
     "2 of 256": {"model": size(2, 256)},
     "4 of 256": {"model": size(4, 256)},
@@ -77,13 +78,28 @@ IDEAS: dict[str, dict[str, Any]] = {
     "falling mask rate": {
         "dataset": {"mask_rate": 0.3}, "dynamic_masking": True, "final_mask_rate": 0.15,
     },
+    "masks from 40 %": {
+        "dataset": {"mask_rate": 0.4}, "dynamic_masking": True, "final_mask_rate": 0.15,
+    },
+    "masks from 50 %": {
+        "dataset": {"mask_rate": 0.5}, "dynamic_masking": True, "final_mask_rate": 0.15,
+    },
+    "values": {"model": {"preset": "modern-values-tiny"}},
     "whole-word masks": {"dataset": {"masking": "whole-word"}},
     "late decay": {"schedule": "wsd", "decay_share": 0.4},
-    "values": {},
-    "untied": {},
-    "z-loss": {},
+    "skips": {},
+    "skips from 1": {},
+    "first states": {},
+    "query norm": {},
+    "normuon": {},
+    "polar express": {},
+    "cautious decay": {"weight_decay": 0.1},
+    "hyperball": {},
 }  # fmt: skip
-PATCHED = ("values", "untied", "z-loss")
+PATCHED = (
+    "skips", "skips from 1", "first states", "query norm", "normuon", "polar express",
+    "cautious decay", "hyperball",
+)  # fmt: skip
 
 
 def section(name: str) -> dict[str, Any]:

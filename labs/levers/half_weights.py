@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from cloze.labs.levers.tied_table import COPY
 from cloze.model.layers.attention import SelfAttention
 from cloze.model.layers.cpu import Linear, autocast_input, linear
+from cloze.model.layers.layout import BatchLayout
 from cloze.model.train.engines.torch import TorchEngine
 
 Copy = tuple[Tensor, Tensor]  # the copy, and the fp32 weight
@@ -57,10 +58,12 @@ class HalfAttention(SelfAttention):
 
     weight_copy: Tensor
 
-    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(
+        self, hidden: Tensor, layout: BatchLayout | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Project [..., D] to query, key and value, [..., N, H] each."""
         if not torch.is_autocast_enabled(hidden.device.type):
-            return super().project(hidden)
+            return super().project(hidden, layout)
         layers, bias = self.parts(), None
         if self.query.bias is not None:
             bias = torch.cat([layer.bias for layer in layers])

@@ -12,6 +12,7 @@ PLUGIN = Plugin(
                 help="Check trainings against a record book; enter a record.",
             )
         },
+        "families": {"modern-values": Row("cloze.labs.records.modern_values", before="deberta")},
         "readers": {"babylm": Row("cloze.labs.records.babylm:reader", before="parquet")},
     },
     presets="presets",

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from cloze.model.families.pretraining import PretrainingModel
-    from cloze.model.layers.encoder import EncoderLayer
+    from cloze.model.layers.attention import SelfAttention
+    from cloze.model.layers.encoder import Encoder, EncoderLayer
     from cloze.model.layers.heads import PredictionHead
     from cloze.pipeline.tokenizer.special import SpecialTokens
 
@@ -109,17 +110,24 @@ PRESETS: dict[str, ModelConfig] = {
 }
 
 
-def build_model(config: ModernConfig) -> PretrainingModel:
+def build_model(
+    config: ModernConfig,
+    encoder: type[Encoder] | None = None,
+    attention: type[SelfAttention] | None = None,
+) -> PretrainingModel:
+    """Build the pretraining model, of other classes if they are given."""
     from cloze.model.families.models import embeddings
     from cloze.model.families.pretraining import PretrainingModel
+    from cloze.model.layers.attention import SelfAttention
     from cloze.model.layers.encoder import Encoder
     from cloze.model.layers.heads import PredictionDecoder
 
     table = embeddings(config, max_positions=0, norm=_norm(config))
-    layers = [_build_layer(config, number) for number in range(config.num_hidden_layers)]
+    numbers = range(config.num_hidden_layers)
+    layers = [_build_layer(config, number, attention or SelfAttention) for number in numbers]
     head = build_pooler(config)
     return PretrainingModel(
-        Encoder(table, layers, _norm(config)),
+        (encoder or Encoder)(table, layers, _norm(config)),
         PredictionDecoder(head, config.vocab_size),
         pooler=head,
     )
@@ -137,12 +145,12 @@ def build_pooler(config: ModernConfig) -> PredictionHead:
     )
 
 
-def _build_layer(config: ModernConfig, number: int) -> EncoderLayer:
-    from cloze.model.layers.attention import Rotary, SelfAttention
+def _build_layer(config: ModernConfig, number: int, kind: type[SelfAttention]) -> EncoderLayer:
+    from cloze.model.layers.attention import Rotary
     from cloze.model.layers.encoder import EncoderLayer, FeedForward
 
     is_global = config.is_global(number)
-    attention = SelfAttention(
+    attention = kind(
         config.hidden_size,
         config.heads_of(number),
         head_size=config.head_size,

@@ -130,7 +130,7 @@ class SelfAttention(nn.Module):
         """
         if layout is None:
             layout = BatchLayout((hidden.shape[0], hidden.shape[1]))
-        query, key, value = self.project(hidden)
+        query, key, value = self.project(hidden, layout)
         if self.rotary is not None:
             query, key = self.rotary(query, key, layout)
         if self.query_scale != 1.0:
@@ -143,8 +143,11 @@ class SelfAttention(nn.Module):
         output: Tensor = self.output(gather_positions(mixed.flatten(-2), positions))
         return drop(output, self.output_dropout) if self.training else output
 
-    def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project(
+        self, hidden: Tensor, layout: BatchLayout | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Project [..., D] to query, key and value, [..., N, H] each."""
+        del layout  # what a derived class reads beside the layer's input
         hidden = autocast_input(hidden)
         if self.fused:
             query, key, value = self.qkv(hidden).chunk(3, dim=-1)

@@ -87,7 +87,7 @@ class BatchLayout:
         causal: bool [B], or [S] in the order of `bounds`: rows or sequences with causal attention
             in addition to the pattern; None: none.
         maps: list for each layer's attention probabilities, float [B, N, L, L]; None: not computed.
-        memory: what a decoder reads of its encoder; None in an encoder.
+        memory: what all layers read beside their input, as a decoder of its encoder; None: nothing.
         flat_positions: int64 [T], position of each token in the flattened B * L.
         slots: int64 [B * L], index in T of each flat position's token; 0 at padding.
         padding: bool [B * L], true at padding.
