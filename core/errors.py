@@ -76,6 +76,11 @@ class StoppedError(ClozeError):
     exit_code = 4
 
 
+def is_stop(error: BaseException) -> bool:
+    """Return whether work ended on request: StoppedError, Ctrl-C or Prefect's termination."""
+    return isinstance(error, StoppedError) or not isinstance(error, Exception)
+
+
 class SupersededError(UsageError):
     """Another attempt or launch owns the directory; this one must stop and must not be retried."""
 

@@ -22,7 +22,7 @@ from rich.markup import escape
 from cloze.core import places, storage
 from cloze.core.accounts import share
 from cloze.core.artifacts.lock import holder, locked
-from cloze.core.errors import UsageError, describe_os_error, shell_command
+from cloze.core.errors import UsageError, describe_os_error, is_stop, shell_command
 from cloze.core.stages.execute import BuildResult
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.flows.graph import config as configs
@@ -230,8 +230,7 @@ class RunSession:
             ending = status_writer.final_state(error), status_writer.message(error)
             self.record.end(*(self.ending or ending))
             if self.records is not None:
-                is_stop = error is not None and status_writer.is_stop(error)
-                for warning in self.records.close(error, at_once=is_stop):
+                for warning in self.records.close(error):
                     self.screen.print(f"[yellow]{escape(warning)}[/]")
 
     def seconds_left(self, name: str) -> float | None:
@@ -270,7 +269,7 @@ class RunSession:
             result = self._build(step, attempt, also)
         except BaseException as error:
             self.failures[step.name] = error
-            state = status_file.STOPPED if status_writer.is_stop(error) else status_file.FAILED
+            state = status_file.STOPPED if is_stop(error) else status_file.FAILED
             before = self.record.content["nodes"][step.name]["state"]
             self.record.node(step.name, state, error=status_writer.message(error, step, before))
             raise

@@ -155,10 +155,10 @@ class MlflowRunLogger:
         if self._parent is not None:
             self.spool.end_run(self._parent, status)
 
-    def close(self, error: BaseException | None, *, at_once: bool) -> list[str]:
+    def close(self, error: BaseException | None) -> list[str]:
         """End the run by how its session ended and close the spool; return warnings."""
-        self.end(status_of(error))
-        return close_spool(self.spool, STOP_SECONDS if at_once else FLUSH_SECONDS)
+        self.end(status := status_of(error))
+        return close_spool(self.spool, STOP_SECONDS if status == "KILLED" else FLUSH_SECONDS)
 
     def start_node_run(self, step: PlannedNode, build_id: str, tags: Mapping[str, str]) -> str:
         """Start a node's run and its parents; return the node run's id, the build id."""

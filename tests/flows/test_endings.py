@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from cloze.core.errors import DataError, StoppedError
+from cloze.core.errors import DataError, StoppedError, is_stop
 from cloze.flows.graph import stages
 from cloze.flows.run import status_file, status_writer
+from cloze.flows.tracking.node import status_of
 
 FAULTS = [DataError("a.jsonl is damaged"), ValueError("odd"), OSError("no disk")]
 STOPS = [StoppedError("stopped at step 3"), KeyboardInterrupt(), SystemExit(143)]
@@ -17,11 +18,13 @@ STOPS = [StoppedError("stopped at step 3"), KeyboardInterrupt(), SystemExit(143)
 
 @pytest.mark.parametrize("error", [None, *FAULTS, *STOPS], ids=repr)
 def test_the_final_state_is_that_of_the_cause(error: BaseException | None) -> None:
-    is_stop = error in STOPS
-    expected = status_file.CANCELLED if is_stop else status_file.FAILED
+    stopped = error in STOPS
+    expected = status_file.CANCELLED if stopped else status_file.FAILED
     assert status_writer.final_state(error) == (status_file.FINISHED if error is None else expected)
     if error is not None:
-        assert status_writer.is_stop(error) == is_stop
+        assert is_stop(error) == stopped
+    mlflow = "KILLED" if stopped else "FAILED"
+    assert status_of(error) == (mlflow if error is not None else "FINISHED")
 
 
 @pytest.mark.parametrize(
