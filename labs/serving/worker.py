@@ -26,6 +26,9 @@ from cloze.model.use.request import request_of
 from cloze.model.use.verb import PREDICTORS, Verb, open_verb, verb_of
 
 
+MOST_EXPLAINED = 16  # masks or entities of an input; the model does nothing else meanwhile
+
+
 class ServingConfig(StageConfig):
     """Config of a serving worker."""
 
@@ -75,7 +78,10 @@ def run(config: ServingConfig, build: BuildContext) -> StageResult:
         answers = {**errors, **dict(zip(items, _answers(verb, items, encoded), strict=True))}
         for index in explained:
             begin, answer = time.perf_counter(), answers[index]
-            if explainer is not None and "error" not in answer:
+            count = len(answer.get("entities") or answer.get("predictions") or ())
+            if count > MOST_EXPLAINED:
+                answers[index] = {"error": _too_many(count)}
+            elif explainer is not None and "error" not in answer:
                 explainer.explain(verb.encode([items[index]]), [answer])
                 answer["explain_ms"] = round(1000 * (time.perf_counter() - begin), 1)
         ordered = [answers[index] for index in sorted(answers)]
@@ -108,6 +114,13 @@ def _encoded_batches(
                     errors[index] = {"error": str(error)}
             explained = [index for index in items if batch["requests"][index].get("explain")]
             yield batch["batch"], items, errors, _encoded(verb, list(items.values())), explained
+
+
+def _too_many(count: int) -> str:
+    return (
+        f"explain (true) would explain {count} words of one input, and this server explains at "
+        f"most {MOST_EXPLAINED}; send shorter texts, or leave explain out"
+    )
 
 
 def _encoded(verb: Verb[Any], items: Sequence[Any]) -> Any:
