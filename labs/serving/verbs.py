@@ -190,7 +190,8 @@ SCORE_STAGE = verb_stage("score-texts", SCORE)
 
 def explains(name: str) -> bool:
     """Return whether requests of a verb may ask for explanations."""
-    return name == "fill-mask" or "explain" in PREDICTORS[name].config.model_fields
+    row = PREDICTORS.loaded().get(name)
+    return row is not None and (name == "fill-mask" or "explain" in row.config.model_fields)
 
 
 def served() -> dict[str, Predictor]:

@@ -78,11 +78,13 @@ def run(config: ServingConfig, build: BuildContext) -> StageResult:
         answers = {**errors, **dict(zip(items, _answers(verb, items, encoded), strict=True))}
         for index in explained:
             begin, answer = time.perf_counter(), answers[index]
-            count = len(answer.get("entities") or answer.get("predictions") or ())
-            if count > MOST_EXPLAINED:
-                answers[index] = {"error": _too_many(count)}
-            elif explainer is not None and "error" not in answer:
-                explainer.explain(verb.encode([items[index]]), [answer])
+            if explainer is not None and "error" not in answer:
+                own = verb.encode([items[index]])
+                masks = getattr(own[0], "masks", ()) if isinstance(own, Sequence) else ()
+                if (count := len(answer.get("entities") or masks)) > MOST_EXPLAINED:
+                    answers[index] = {"error": _too_many(count)}
+                    continue
+                explainer.explain(own, [answer])
                 answer["explain_ms"] = round(1000 * (time.perf_counter() - begin), 1)
         ordered = [answers[index] for index in sorted(answers)]
         build.report.predictions([{"batch": number, "answers": ordered}])

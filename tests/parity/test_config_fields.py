@@ -89,7 +89,7 @@ def agree(found: dict[str, Tensor], expected: dict[str, Tensor], batch: dict[str
 
 def silent(case: Case) -> Iterator[str]:
     """Fields that change their logits and not ours."""
-    base, hub = case.theirs(), case.hub
+    base, hub, heads = case.theirs(), case.hub, case.config.heads
     batch = batch_of(case, 3, 12)
     del batch["masked_labels"]  # nothing is replaced or scored
     before = answers(case, base, batch)
@@ -102,10 +102,12 @@ def silent(case: Case) -> Iterator[str]:
             if not after or agree(after, before, batch):
                 continue
             tried += 1
-            config = {**base.config.to_dict(), name: other, "model_type": hub.model_type}
+            names = {"model_type": hub.model_type, "architectures": [hub.architecture(heads)]}
+            config = {**base.config.to_dict(), name: other, **names}
             try:
                 ours = hub.from_config(config, "config.json")
                 state = hub.from_state(model.state_dict(), "weights", None, ours)
+                state = hub.fill(ours, config, state)
                 network = load_model(ours, complete(ours, state).state).eval()
             except ClozeError:
                 continue
