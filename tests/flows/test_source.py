@@ -286,7 +286,7 @@ def test_a_retry_in_prefect_reads_no_record(
         os.utime(runs / source.FLOW_RUNS / f"flow-run-{number}", (number, number))
     assert len(os.listdir(runs / source.FLOW_RUNS)) == 3  # a start looks at its own alone
     source.forget_old(runs)
-    assert source.remember("flow-run-3", str(tmp_path), runs)  # an installed package has no copy
+    assert source.remember("flow-run-3", "0.1.0", runs)  # an installed package has no copy
     assert sorted(os.listdir(runs / source.FLOW_RUNS)) == ["flow-run-1", "flow-run-2"]
     assert source.remember("flow-run-2", copy, runs)  # a retry
     assert not source.remember("flow-run-0", copy, runs)  # a retry whose note is gone: it is told
