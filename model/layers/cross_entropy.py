@@ -131,9 +131,7 @@ def summed_cross_entropy(logits: Logits, labels: Tensor) -> tuple[Tensor, Tensor
         are the prediction, the first column of the highest logit, int64.
     """
     if isinstance(logits, LazyLogits) and logits.product is not None:
-        parts = [
-            summed_cross_entropy(chunk, labels[rows]) for rows, chunk in iter_chunks(logits)
-        ]
+        parts = [summed_cross_entropy(chunk, labels[rows]) for rows, chunk in iter_chunks(logits)]
         losses, counts = zip(*parts, strict=True)
         return torch.stack(losses).sum(), torch.stack(counts).sum()
     if isinstance(logits, LazyLogits):

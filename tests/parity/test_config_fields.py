@@ -156,9 +156,7 @@ def test_a_matrix_of_its_own_that_is_missing_is_missed(family: str, tmp_path: An
     file = str(tmp_path / "model.safetensors")
     state = read_tensors(file)
     words = hub_of(family).keys.to_hf("encoder.embeddings.word.weight")
-    copy = next(
-        drop.names for drop in hub_of(family).drops if drop.copy_of == words
-    )
+    copy = next(drop.names for drop in hub_of(family).drops if drop.copy_of == words)
     state[copy] = state[str(words)].clone()
     write_tensors(file, state)
     read_directory(str(tmp_path))
