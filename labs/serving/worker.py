@@ -25,7 +25,6 @@ from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.use.request import request_of
 from cloze.model.use.verb import PREDICTORS, Verb, open_verb, verb_of
 
-
 MOST_EXPLAINED = 16  # masks or entities of an input; the model does nothing else meanwhile
 
 

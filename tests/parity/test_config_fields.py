@@ -33,9 +33,10 @@ SKIPPED = {
     "output_attentions", "output_hidden_states", "return_dict", "vocab_size", TIED,
     "legacy",  # DeBERTa's: which names the head's weights have
 }  # fmt: skip
+ACTIVATIONS = ("hidden_act", "activation", "activation_function", "hidden_activation", "conv_act",
+               "ff_activation")  # fmt: skip
 OTHERS = {
-    **dict.fromkeys(("hidden_act", "activation", "activation_function"), ["relu"]),
-    **dict.fromkeys(("hidden_activation", "conv_act", "ff_activation"), ["relu"]),
+    **{name: ["relu"] for name in ACTIVATIONS},
     "norm_rel_ebd": ["none", "layer_norm"],
     "attn_type": ["uni"],
 }
