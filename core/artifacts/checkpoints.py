@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -260,9 +259,9 @@ def remove(path: str) -> bool:
         except BlockingIOError:
             return False
         removed = directory.with_name(f"{REMOVED}{directory.name}")
-        shutil.rmtree(removed, ignore_errors=True)
+        storage.remove(str(removed))
         directory.rename(removed)
-        shutil.rmtree(removed)
+        storage.remove(str(removed))  # of a link, the link
     return True
 
 

@@ -41,7 +41,7 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
     everything from which those were made.
     """
     from cloze.flows.nightly import journal
-    from cloze.flows.run import retention
+    from cloze.flows.run import retention, source
 
     runs = runs_directory()
     known = _run_names(click.get_current_context())
@@ -54,6 +54,8 @@ def clean(discarded: tuple[str, ...], unused_days: float, delete: bool, as_json:
     unneeded = [stored for stored in found if not stored.needed_for]
     removed = retention.remove(runs, unneeded, champions, **how) if delete else []
     sources = retention.unneeded_sources(runs, remove=delete)
+    if delete:
+        source.forget_old(runs)
     free = shutil.disk_usage(runs if runs.exists() else ".").free
     if as_json:
         rows = [

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 
-from cloze.core.errors import ClozeError, StoppedError, describe_os_error
+from cloze.core.errors import ClozeError, StoppedError, UsageError, describe_os_error
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import Stage
 from cloze.flows.graph.plan import PlannedNode
+from cloze.flows.graph.stages import stage as stage_of
 from cloze.flows.machine.slots import MachineResources, ResourceRequest
 
 
@@ -39,6 +41,26 @@ def resource_request(
 
 
 MOST_AT_ONCE = 32  # threads, for nodes that run or wait for slots; slots limit computation
+
+
+# package of a stage's worker -> extra that installs what it needs, and modules of it
+_NEEDS = {
+    "cloze.model": ("train", "torch", "tokenizers"),
+    "cloze.pipeline": ("data", "apache_beam", "tokenizers"),
+}
+
+
+def require_workers(steps: Iterable[PlannedNode]) -> None:
+    """Raise UsageError if nodes that this machine builds need a package that it lacks."""
+    for step in steps:
+        is_here = not step.cached and step.node.execution.launcher == "local"
+        extra, *modules = _NEEDS.get(stage_of(step.node.stage).worker_package, ("",))
+        missing = [name for name in modules if is_here and importlib.util.find_spec(name) is None]
+        if missing:
+            raise UsageError(
+                f"{step.name} needs {' and '.join(missing)}, not installed here; "
+                f"run `pip install 'cloze-pretraining-base[{extra}]'`"
+            )
 
 
 class NodeFailures(ClozeError):

@@ -254,7 +254,12 @@ def run_as_tasks(session: RunSession, retries: int) -> State[Any]:
     """Run the nodes of an entered session as task runs. Raises the errors of failed nodes."""
     assert session.record is not None
     session.record.update(prefect=str(flow_run.id))
-    source.remember(str(flow_run.id), session.record.content["source"], places.runs_directory())
+    used = session.record.content["source"]
+    is_known = source.remember(str(flow_run.id), used, places.runs_directory())
+    if not is_known and (flow_run.run_count or 0) > 1:
+        get_run_logger().warning(
+            "The source of this flow run's last start is not recorded here; this retry has today's"
+        )
     in_terminal = ACTIVE.get() is not None
     if in_terminal and PREFECT_UI_URL.value():
         session.screen.print(

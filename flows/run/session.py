@@ -152,6 +152,7 @@ class RunSession:
         return RunSession(self.parameters, self.screen, started_nodes=started, config=self.config)
 
     def __enter__(self) -> RunSession:
+        schedule.require_workers(self.steps)
         share(runs := places.runs_directory())
         is_transient = self.command is not None and self.command.is_transient
         is_unmade = is_transient or self.nothing_to_do

@@ -31,7 +31,7 @@ from cloze.flows.run.targets import Target
 from cloze.flows.views import terminal
 
 FLOW_RUNS = ".flow-runs"  # of a runs directory: the source of each flow run's last start
-RETAINED_FLOW_RUNS = 1000
+RETAINED_FLOW_RUNS = 1000  # by `cloze clean`
 
 
 def is_copy(source: str | None) -> TypeGuard[str]:
@@ -142,15 +142,26 @@ def enter(target: Target, runs: Path) -> None:
         os.execv(sys.executable, [sys.executable, "-m", "cloze", *sys.argv[1:]])
 
 
-def remember(flow_run: str, recorded: str | None, runs: Path) -> None:
-    """Record the source of a start of a Prefect flow run, for `retake`; a full disk is ignored."""
-    if is_copy(recorded):
-        with suppress(OSError):
-            note = runs / FLOW_RUNS / flow_run
-            storage.write_bytes(str(note), recorded.encode(), opener=open_record)
-            notes = sorted(note.parent.iterdir(), key=lambda path: path.stat().st_mtime)
-            for old in notes[:-RETAINED_FLOW_RUNS]:
-                old.unlink(missing_ok=True)
+def remember(flow_run: str, recorded: str | None, runs: Path) -> bool:
+    """Record the source of a start of a Prefect flow run, for `retake`; a full disk is ignored.
+
+    Return whether an earlier start was recorded, or there is no copy to record.
+    """
+    if not is_copy(recorded):
+        return True
+    note = runs / FLOW_RUNS / flow_run
+    is_known = note.exists()
+    with suppress(OSError):
+        storage.write_bytes(str(note), recorded.encode(), opener=open_record)
+    return is_known
+
+
+def forget_old(runs: Path) -> None:
+    """Remove all but the newest notes of `remember`: a start would need time for each of them."""
+    with suppress(OSError):
+        notes = sorted((runs / FLOW_RUNS).iterdir(), key=lambda path: path.stat().st_mtime)
+        for old in notes[:-RETAINED_FLOW_RUNS]:
+            old.unlink(missing_ok=True)
 
 
 def retake(flow_run: str, runs: Path) -> str | None:

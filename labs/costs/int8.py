@@ -13,6 +13,7 @@ the weights in memory, which embeddings read.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 
 from cloze.core.errors import UsageError
 from cloze.model.layers.cpu import Linear, linear
-from cloze.model.layers.cross_entropy import VocabularyHead
+from cloze.model.layers.cross_entropy import LazyLogits, VocabularyHead
 
 LARGEST_WEIGHT, LARGEST_CODE, ZERO = 127, 63, 64
 SMALLEST_SCALE = 1e-30  # of rows of zeros
@@ -62,16 +63,18 @@ def product(values: Tensor, own: PackedWeight, bias: Tensor | None) -> Tensor:
 class _Int8:
     """Mixin of layers: products with a weight that is packed at the first of them."""
 
-    differentiable = False
+    differentiable, lazy = False, False
     _own: tuple[Tensor, PackedWeight] | None = None
 
-    def project(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-        """Map float [..., K] to float [..., N]."""
+    def project(self, values: Tensor, weight: Tensor, bias: Tensor | None = None) -> Any:
+        """Map float [..., K] to float [..., N], or to a lazy head's `LazyLogits`."""
         if not values.numel():
             return linear(values, weight, bias)
         if self._own is None or self._own[0] is not weight:
             self._own = weight, pack(weight)
-        return product(values, self._own[1], bias)
+        run = partial(product, own=self._own[1], bias=bias)
+        found = self.lazy and super().project(values, weight, bias)  # type: ignore[misc]
+        return found._replace(product=run) if isinstance(found, LazyLogits) else run(values)
 
 
 class Int8Linear(_Int8, Linear):

@@ -67,6 +67,9 @@ def serve(models: tuple[str, ...], verbs: tuple[str, ...], as_json: bool, **opti
 
     def announce() -> None:
         click.echo(f"Models at {address}; Ctrl-C ends the server.", err=True)
+        is_local = host in ("localhost", "::1") or host.startswith("127.")
+        who = "every account of this machine" if is_local else f"whoever reaches {host}"
+        click.echo(f"There is no login: {who} can ask them.", err=True)
         if as_json:
             emit({"address": address, "models": list(models)})
 

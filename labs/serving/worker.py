@@ -25,6 +25,8 @@ from cloze.core.stages.stage import BuildContext, InputSpec, Stage, StageResult
 from cloze.model.use.request import request_of
 from cloze.model.use.verb import PREDICTORS, Verb, open_verb, verb_of
 
+MOST_EXPLAINED = 16  # masks or entities of an input; the model does nothing else meanwhile
+
 
 class ServingConfig(StageConfig):
     """Config of a serving worker."""
@@ -76,7 +78,12 @@ def run(config: ServingConfig, build: BuildContext) -> StageResult:
         for index in explained:
             begin, answer = time.perf_counter(), answers[index]
             if explainer is not None and "error" not in answer:
-                explainer.explain(verb.encode([items[index]]), [answer])
+                own = verb.encode([items[index]])
+                masks = getattr(own[0], "masks", ()) if isinstance(own, Sequence) else ()
+                if (count := len(answer.get("entities") or masks)) > MOST_EXPLAINED:
+                    answers[index] = {"error": _too_many(count)}
+                    continue
+                explainer.explain(own, [answer])
                 answer["explain_ms"] = round(1000 * (time.perf_counter() - begin), 1)
         ordered = [answers[index] for index in sorted(answers)]
         build.report.predictions([{"batch": number, "answers": ordered}])
@@ -108,6 +115,13 @@ def _encoded_batches(
                     errors[index] = {"error": str(error)}
             explained = [index for index in items if batch["requests"][index].get("explain")]
             yield batch["batch"], items, errors, _encoded(verb, list(items.values())), explained
+
+
+def _too_many(count: int) -> str:
+    return (
+        f"explain (true) would explain {count} words of one input, and this server explains at "
+        f"most {MOST_EXPLAINED}; send shorter texts, or leave explain out"
+    )
 
 
 def _encoded(verb: Verb[Any], items: Sequence[Any]) -> Any:

@@ -27,6 +27,13 @@ WORDS = "encoder.embeddings.word.weight"
 CLOZE_FIELDS = "cloze_model"  # key in config.json for fields that only Cloze's config has
 TIED = "tie_word_embeddings"
 TASK = "cloze_task"  # key in config.json for a checkpoint's `task`
+# Values of fields that no family here computes otherwise. Today's transformers ignores some, but
+# files of the versions that read them have weights that were trained with them.
+REQUIRED: Mapping[str, Any] = {
+    "position_embedding_type": "absolute",
+    "add_cross_attention": False,
+    "pruned_heads": {},
+}
 
 # what wrappers of torch put into names
 _WRAPPERS = re.compile(
@@ -256,7 +263,7 @@ class HubFormat:
             DataError: a value is not supported by this family.
         """
         config = without_nulls(config)
-        for name, value in self.fixed.items():
+        for name, value in {**REQUIRED, **self.fixed}.items():
             if name != TIED and config.get(name, value) != value:
                 raise DataError(
                     f"{where} has {name} {config[name]!r}, but Cloze's {self.family} has "

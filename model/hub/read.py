@@ -23,6 +23,7 @@ from cloze.model.families.hub_format import (
     POOLED,
     TASK,
     TIED,
+    WORDS,
     HubFormat,
     without_nulls,
 )
@@ -51,6 +52,7 @@ UNKNOWN_TYPES = {
 POOLINGS = {"mean_tokens": "mean", "mean": "mean", "cls_token": "first", "cls": "first"}
 MULTI_LABEL = "multi_label_classification"  # `problem_type`
 TASK_CLASSES = ("Classification", "Answering", "MultipleChoice", "EncoderModel")
+ONLY_TIED = ("LMHeadModel", "ForConditionalGeneration", "MTModel")  # the matrix is the head
 OUTPUT = "encoder.output.weight"  # the head of T5 1.1
 GENERATION = "generation_config.json"
 DECODER_IDS = ("decoder_start_token_id", "forced_bos_token_id")
@@ -206,7 +208,9 @@ def read_directory(
     model = hub.from_config(config, name)
     head = hub.head_of(config)
     _check_class(hub, config, name)
-    state = hub.from_state(read_weights(directory, trust_pickle), directory, head, model)
+    weights = read_weights(directory, trust_pickle)
+    state = hub.from_state(weights, directory, head, model)
+    _check_tied(hub, config, weights, name)
     state = hub.fill(model, config, state)
     if convert is not None:
         model, state = convert(model, state, positions or model.max_position_embeddings)
@@ -237,6 +241,22 @@ def _check_class(hub: HubFormat, config: Mapping[str, Any], where: str) -> None:
                 f"{where} has the class {name}, which Cloze's {hub.family} does not have; import "
                 f"the whole pretrained model, and fine-tune it"
             )
+
+
+def _check_tied(
+    hub: HubFormat, config: Mapping[str, Any], weights: Mapping[str, Tensor], where: str
+) -> None:
+    """Raise DataError if a head has a matrix of its own that the weights lack."""
+    names = [hub.current_name(name) for name in weights]
+    has_head = any(f"{hub.keys.from_hf(name)}".startswith(("masked_lm.", "lm.")) for name in names)
+    has_head |= any(name.endswith(ONLY_TIED) for name in config.get("architectures") or ())
+    own = (hub.drop_of(name) for name in names if "embed_tokens" not in name)
+    has_own = any(drop.copy_of == hub.keys.to_hf(WORDS) for drop in own if drop)
+    if hub.fixed.get(TIED) and config.get(TIED) is False and has_head and not has_own:
+        raise DataError(
+            f"{where} has {TIED} False, but the weights lack the head's own matrix; use complete "
+            f"weights, or True if it is that of the embeddings"
+        )
 
 
 def _fine_tuned(

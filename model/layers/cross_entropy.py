@@ -31,6 +31,7 @@ class LazyLogits(NamedTuple):
         bias: float [V], of any dtype; None for no bias.
         compiled: the loss compiles its elementwise part.
         loss: computes loss and count in place of `summed_cross_entropy` where there are gradients.
+        product: computes logits of states without gradients, in place of weight and bias.
     """
 
     hidden: Tensor
@@ -38,9 +39,12 @@ class LazyLogits(NamedTuple):
     bias: Tensor | None = None
     compiled: bool = False
     loss: Callable[[LazyLogits, Tensor], tuple[Tensor, Tensor]] | None = None
+    product: Callable[[Tensor], Tensor] | None = None
 
     def whole(self) -> Tensor:
         """Compute the logits in the dtype of `hidden`."""
+        if self.product is not None:
+            return self.product(self.hidden)
         bias = None if self.bias is None else self.bias.to(self.hidden.dtype)
         return linear(self.hidden, self.weight.to(self.hidden.dtype), bias)
 
@@ -126,6 +130,10 @@ def summed_cross_entropy(logits: Logits, labels: Tensor) -> tuple[Tensor, Tensor
         Loss in nats, fp32 scalar, differentiable; number of labels that
         are the prediction, the first column of the highest logit, int64.
     """
+    if isinstance(logits, LazyLogits) and logits.product is not None:
+        parts = [summed_cross_entropy(chunk, labels[rows]) for rows, chunk in iter_chunks(logits)]
+        losses, counts = zip(*parts, strict=True)
+        return torch.stack(losses).sum(), torch.stack(counts).sum()
     if isinstance(logits, LazyLogits):
         needs_gradient = torch.is_grad_enabled() and (
             logits.hidden.requires_grad or logits.weight.requires_grad

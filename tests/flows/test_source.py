@@ -282,9 +282,14 @@ def test_a_retry_in_prefect_reads_no_record(
     start(toy_config)
     monkeypatch.setattr(source, "RETAINED_FLOW_RUNS", 2)
     for number in range(3):
-        source.remember(f"flow-run-{number}", copy, runs)
+        assert not source.remember(f"flow-run-{number}", copy, runs)
         os.utime(runs / source.FLOW_RUNS / f"flow-run-{number}", (number, number))
+    assert len(os.listdir(runs / source.FLOW_RUNS)) == 3  # a start looks at its own alone
+    source.forget_old(runs)
+    assert source.remember("flow-run-3", "0.1.0", runs)  # an installed package has no copy
     assert sorted(os.listdir(runs / source.FLOW_RUNS)) == ["flow-run-1", "flow-run-2"]
+    assert source.remember("flow-run-2", copy, runs)  # a retry
+    assert not source.remember("flow-run-0", copy, runs)  # a retry whose note is gone: it is told
     another_start(monkeypatch)
     (package / "core" / "a.py").write_text("A = 2")
     opened: list[str] = []

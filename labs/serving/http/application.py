@@ -38,6 +38,7 @@ from cloze.labs.serving.http.served_model import (
 )
 from cloze.labs.serving.http.worker_process import WorkerLostError
 from cloze.labs.serving.limits import Limits
+from cloze.labs.serving.verbs import explains
 
 
 class LimitsMiddleware:
@@ -108,9 +109,15 @@ def body_of(verb: str, fields: Mapping[str, Any]) -> type[BaseModel]:
     optional: dict[str, Any] = {
         name: (kind | None, Field(default=None, strict=True)) for name, kind in fields.items()
     }
-    item = create_model(f"{title}Input", __config__=forbid, **optional)
+    shown = ConfigDict(**forbid, json_schema_extra=None if explains(verb) else _hide_explain)
+    item = create_model(f"{title}Input", __config__=shown, **optional)
     listed: Any = list[item]  # type: ignore[valid-type]
     return create_model(f"{title}Inputs", __config__=forbid, inputs=(listed, Field(min_length=1)))
+
+
+def _hide_explain(schema: dict[str, Any]) -> None:
+    """Leave out of a schema what the worker refuses by a sentence, input by input."""
+    schema["properties"].pop("explain", None)
 
 
 class Predictions(BaseModel):

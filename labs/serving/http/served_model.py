@@ -3,8 +3,9 @@
     request -> queue -> batch of at most `max_batch` items -> worker -> answers
 
 A batch leaves as soon as it is full, or `max_wait_ms` after its first item, and at most two batches
-are at the worker: one is computed while the next is tokenized. So batches grow with the load. If
-the worker ends, the requests that it had are refused, the others wait for its successor.
+are at the worker: one is computed while the next is tokenized. So batches grow with the load. An
+explanation takes many passes: it goes alone, when no other item waits, one at a time. If the worker
+ends, the requests that it had are refused, the others wait for its successor.
 """
 
 from __future__ import annotations
@@ -77,11 +78,15 @@ class NotReadyError(ClozeError):
     """The model has no worker, and its last start failed."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Item:
     fields: Mapping[str, Any]
     answer: asyncio.Future[dict[str, Any]]
     arrived: float = field(default_factory=time.monotonic)
+
+    @property
+    def explains(self) -> bool:
+        return bool(self.fields.get("explain"))
 
 
 class ServedModel:
@@ -110,6 +115,7 @@ class ServedModel:
         self.version, self._path, self._error = "", "", ""
         self._worker: WorkerProcess | None = None
         self._started = 0
+        self._explaining = False
         self._queue: deque[_Item] = deque()
         self._arrival, self._ready = asyncio.Event(), asyncio.Event()
         self._slots = asyncio.Semaphore(AT_WORKER)
@@ -176,21 +182,28 @@ class ServedModel:
         """Return the next items; those that nobody waits for are dropped."""
         batch: list[_Item] = []
         while not batch:
-            while not self._queue:
+            while not self._candidates():
                 self._arrival.clear()
                 await self._arrival.wait()
-            leaves = self._queue[0].arrived + self._limits.max_wait_ms / 1000
+            leaves = self._candidates()[0].arrived + self._limits.max_wait_ms / 1000
             while len(self._queue) < self._limits.max_batch:
                 self._arrival.clear()
                 with contextlib.suppress(asyncio.TimeoutError):
                     await asyncio.wait_for(self._arrival.wait(), leaves - time.monotonic())
                     continue
                 break
-            while self._queue and len(batch) < self._limits.max_batch:
-                item = self._queue.popleft()
-                if not item.answer.done():
-                    batch.append(item)
+            batch = self._candidates()[: self._limits.max_batch]
+            for item in batch:
+                self._queue.remove(item)
+        self._explaining |= batch[0].explains
         return batch
+
+    def _candidates(self) -> list[_Item]:
+        """Return what may be computed next: items without explanation, else the first one with."""
+        if any(item.answer.done() for item in self._queue):
+            self._queue = deque(item for item in self._queue if not item.answer.done())
+        plain = [item for item in self._queue if not item.explains]
+        return plain or ([] if self._explaining else list(self._queue)[:1])
 
     async def _run(self, batch: Sequence[_Item]) -> None:
         assert self._worker is not None
@@ -207,6 +220,9 @@ class ServedModel:
                     item.answer.set_result(answer)
             self._metrics.batch(self.name, len(batch), time.monotonic() - begin)
         finally:
+            if batch[0].explains:
+                self._explaining = False
+                self._arrival.set()
             self._slots.release()
 
     async def _start_worker(self, path: str) -> WorkerProcess:

@@ -182,7 +182,7 @@ def read_columns(
         if not columns:
             new_sentence = True
             continue
-        if file.endswith(CONLLU) and not columns[0].isdigit():
+        if file.endswith(CONLLU) and not columns[0].isdecimal():
             continue  # a comment, a token of several words, or an empty node
         if new_sentence and _is_comment(columns, width):
             continue
@@ -197,6 +197,8 @@ def read_columns(
             f"{file} marks no documents (by lines such as -DOCSTART-), which the context (document)"
             f" needs; use --set options.context=sentence"
         )
+    if file.endswith(CONLLU):
+        _check_ids(file, lines, sentences)
     width = len(lines[sentences[0][0]])
     word_column = _column(options, "word", 0, width, file)
     for number in itertools.chain.from_iterable(sentences):
@@ -232,6 +234,18 @@ def read_columns(
         return examples
     tags = [[lines[number][tag_column] for number in numbers] for numbers in sentences]
     return _with_tags(examples, tags, options)
+
+
+def _check_ids(
+    file: str, lines: Sequence[Sequence[str]], sentences: Sequence[Sequence[int]]
+) -> None:
+    """Raise DataError if words are not numbered through: sentences are joined, or one is cut."""
+    for before, number in itertools.chain.from_iterable(map(itertools.pairwise, sentences)):
+        if int(lines[number][0]) != int(lines[before][0]) + 1:
+            raise DataError(
+                f"{file}, line {number + 1}: the word's id is {lines[number][0]} after "
+                f"{lines[before][0]}; separate sentences by an empty line, or restore the words"
+            )
 
 
 def _read_rows(files: Sequence[str], options: TaggingOptions) -> TaggedWords:

@@ -16,8 +16,16 @@ from cloze.core.errors import UsageError
 from cloze.labs.costs import int8
 from cloze.labs.costs.int8 import convert, pack, product
 from cloze.labs.embed import EmbeddingPipeline
+from cloze.labs.left_to_right import TiedHead
 from cloze.labs.serving.classify import TextClassificationPipeline
+from cloze.model.hardware import chunks_logits, logit_chunk_rows
 from cloze.model.layers.cpu import Linear, linear
+from cloze.model.layers.cross_entropy import (
+    LazyLogits,
+    enable_lazy_logits,
+    iter_chunks,
+    summed_cross_entropy,
+)
 from cloze.model.layers.heads import MaskedLMHead
 from cloze.model.train.precision import PRECISIONS, place, resolve
 from cloze.model.use.fill_mask import FillMaskPipeline
@@ -149,3 +157,29 @@ def test_every_pipeline_computes_in_it(tmp_path: Path) -> None:
         assert (exact - rounded).abs().max() < 0.1 * exact.abs().max()
     assert fills[0] != fills[1]
     assert max(abs(fills[0][token] - fills[1].get(token, 0)) for token in fills[0]) < 0.1
+
+
+@pytest.mark.parametrize("kind", [MaskedLMHead, TiedHead])
+def test_large_logits_are_computed_in_chunks(kind: Any) -> None:
+    """As in fp32: no more rows at once than a chunk has, and the loss of whole logits."""
+    vocabulary = 30_000
+    rows = 3 * logit_chunk_rows(vocabulary, "cpu") + 1
+    assert chunks_logits(rows, vocabulary, "cpu")
+    torch.manual_seed(0)
+    options = {"activation": "gelu", "norm": nn.LayerNorm(8)}
+    head = nn.Sequential(kind(8, 8, vocabulary, **options) if kind is MaskedLMHead else kind())
+    table, states = drawn(1, vocabulary, 8), drawn(2, rows, 8)
+    labels = torch.arange(rows) * 7 % vocabulary
+    convert(head, CPU)
+    with torch.no_grad():
+        whole = head[0](states, table)
+        enable_lazy_logits(head)
+        found = head[0](states, table)
+        assert isinstance(found, LazyLogits)
+        parts = [chunk for _, chunk in iter_chunks(found)]
+        assert max(map(len, parts)) < rows
+        torch.testing.assert_close(torch.cat(parts), whole)
+        for own, expected in zip(
+            summed_cross_entropy(found, labels), summed_cross_entropy(whole, labels), strict=True
+        ):
+            torch.testing.assert_close(own, expected)

@@ -89,3 +89,27 @@ def test_a_type_that_only_dev_has_counts_as_an_error(tmp_path: Path, pieces: Any
     ):
         encoded(task, other, metadata, pieces, 16)
     assert encoded(task, read(tmp_path, "a O\n"), metadata, pieces, 16).samples.dropped_counts == {}
+
+
+@pytest.mark.parametrize(
+    ("ids", "line", "said"),
+    [
+        ("1 2 1 2", 3, "is 1 after 2"),  # two sentences without an empty line
+        ("1 2 2", 3, "is 2 after 2"),
+        ("1 3", 2, "is 3 after 1"),  # a row is lost
+        ("2 1", 2, "is 1 after 2"),
+        ("1 2-3 2 4", 4, "is 4 after 2"),
+        ("1 2-3 2 3 3.1 4", 0, ""),
+        ("5 6", 0, ""),  # the end of a sentence
+    ],
+)
+def test_ids_of_conllu_are_numbered_through(ids: str, line: int, said: str, tmp_path: Path) -> None:
+    rows = ["\t".join([number, "word", "_", "NOUN"]) for number in ids.split()]
+    (tmp_path / "dev.conllu").write_text("\n".join(rows) + "\n")
+    task = load_task("tagging", {"scheme": "plain"})
+    if not said:
+        found: TaggedWords = task.read(str(tmp_path), "dev", None)
+        assert len(found.words[0]) == sum(number.isdecimal() for number in ids.split())
+        return
+    with pytest.raises(DataError, match=rf"dev\.conllu, line {line}: the word's id {said}"):
+        task.read(str(tmp_path), "dev", None)
