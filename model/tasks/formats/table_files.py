@@ -286,15 +286,22 @@ def _named(value: Any, names: Sequence[str]) -> Any:
 
 
 def as_text(value: Any, location: str, column: str | int) -> str:
-    """Convert a value to text; None becomes an empty text.
+    """Convert a value to text; None and NaN, pandas' None, become an empty text.
 
     Raises:
-        DataError: the value is a list or an object.
+        DataError: the value is a list or an object, or bytes that are not UTF-8.
     """
     if isinstance(value, str):
         return value
-    if value is None:
+    if value is None or value != value:
         return ""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{location}: byte {error.start + 1} of the {column} is not UTF-8; write texts"
+            ) from error
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (list, Mapping)):

@@ -111,7 +111,12 @@ def read_label_sets(
                 f"{location}: the {sources[0]} is not a list of labels; write one, or name a "
                 f"column of 0 and 1 for each label with --set options.label_columns=…"
             )
-        return [as_label(as_text(label, location, sources[0])) for label in labels]
+        texts = [as_label(as_text(label, location, sources[0])) for label in labels]
+        if "" in texts:
+            raise DataError(
+                f"{location}: label {texts.index('') + 1} of {sources[0]} is empty; remove it"
+            )
+        return texts
 
     columns = {**options.columns, LABEL: LISTS}
     examples, answers = read_rows(

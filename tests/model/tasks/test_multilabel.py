@@ -56,6 +56,14 @@ def test_faults_name_the_line(
         read("multilabel", tmp_path, **options)
 
 
+@pytest.mark.parametrize("empty", ['""', "null", "NaN", '" "'])
+def test_an_empty_label_is_refused_with_its_line(tmp_path: Path, empty: str) -> None:
+    path = tmp_path / "dev.jsonl"
+    path.write_text('{"text": "a", "label": ["x", ' + empty + "]}\n")
+    with pytest.raises(DataError, match=r"line 1: label 2 of label is empty"):
+        load_task("multilabel", {}).read(str(path), "dev", None)
+
+
 def test_an_unknown_label_and_a_limit_per_class_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "train.jsonl", {"text": "x", "label": ["c"]})
     with pytest.raises(DataError, match=r"line 1: label 'c' is not one of a, b"):

@@ -19,7 +19,7 @@ from pyarrow import parquet
 from cloze.core.errors import DataError, UsageError
 from cloze.core.storage import read_tsv
 from cloze.model.tasks.files import fold_indices
-from cloze.model.tasks.formats.table_files import open_table
+from cloze.model.tasks.formats.table_files import as_text, open_table
 from cloze.model.tasks.formats.texts import LabelledTexts
 from cloze.model.tasks.options import TableOptions
 from cloze.model.tasks.table import load_task
@@ -253,3 +253,27 @@ def test_folds_of_a_table_of_texts(tmp_path: Path) -> None:
         read(tmp_path, "test", **options)
     with pytest.raises(UsageError, match=r"fold \(4\) must be below folds \(4\)"):
         read(tmp_path, "dev", **{**options, "fold": 4})
+
+
+@pytest.mark.parametrize("name", ["dev.jsonl", "dev.parquet"])
+@pytest.mark.parametrize("role", ["text", "label"])
+def test_nan_is_a_missing_value_not_a_text(tmp_path: Path, name: str, role: str) -> None:
+    path, values = tmp_path / name, [1.5, float("nan")]
+    if name.endswith(".jsonl"):
+        path.write_text("".join(json.dumps({role: value}) + "\n" for value in values))
+    else:
+        parquet.write_table(pa.table({role: pa.array(values)}), path)
+    rows = open_table(str(path), TableOptions()).rows
+    assert [as_text(cell, location, role) for location, (cell,) in rows] == ["1.5", ""]
+
+
+def test_a_binary_column_is_read_as_utf8_and_other_bytes_are_refused_with_their_row(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "dev.parquet"
+    texts = ["Zürich 世界".encode(), b"\xff"]
+    parquet.write_table(pa.table({"text": pa.array(texts, pa.binary())}), path)
+    (first, good), (second, bad) = open_table(str(path), TableOptions()).rows
+    assert as_text(good[0], first, "text") == "Zürich 世界"
+    with pytest.raises(DataError, match=r"row 2.*UTF-8"):
+        as_text(bad[0], second, "text")
