@@ -82,7 +82,8 @@ class Int8Linear(_Int8, Linear):
 
     def forward(self, values: Tensor) -> Tensor:
         """Map float [..., K] to float [..., N]."""
-        return self.project(values, self.weight, self.bias)
+        mapped: Tensor = self.project(values, self.weight, self.bias)
+        return mapped
 
 
 def convert(network: nn.Module, device: torch.device) -> None:

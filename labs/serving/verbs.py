@@ -188,12 +188,6 @@ EXPLAIN_MASK_STAGE = verb_stage("explain-mask", EXPLAIN_MASK)
 SCORE_STAGE = verb_stage("score-texts", SCORE)
 
 
-def explains(name: str) -> bool:
-    """Return whether requests of a verb may ask for explanations."""
-    row = PREDICTORS.loaded().get(name)
-    return row is not None and (name == "fill-mask" or "explain" in row.config.model_fields)
-
-
 def served() -> dict[str, Predictor]:
     """Return the rows of the verbs that `cloze serve` answers with: those that have examples."""
     return {name: verb for name, verb in sorted(PREDICTORS.loaded().items()) if verb.examples}

@@ -38,7 +38,6 @@ from cloze.labs.serving.http.served_model import (
 )
 from cloze.labs.serving.http.worker_process import WorkerLostError
 from cloze.labs.serving.limits import Limits
-from cloze.labs.serving.verbs import explains
 
 
 class LimitsMiddleware:
@@ -94,6 +93,7 @@ def _refuse(status: int, sentence: str) -> JSONResponse:
 
 
 RETRY_SECONDS = 1
+EXPLAINED = ("answer", "classify", "fill-mask", "tag")  # verbs that can; no import of models here
 
 
 def fields_of(examples: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def body_of(verb: str, fields: Mapping[str, Any]) -> type[BaseModel]:
     optional: dict[str, Any] = {
         name: (kind | None, Field(default=None, strict=True)) for name, kind in fields.items()
     }
-    shown = ConfigDict(**forbid, json_schema_extra=None if explains(verb) else _hide_explain)
+    shown = ConfigDict(**forbid, json_schema_extra=None if verb in EXPLAINED else _hide_explain)
     item = create_model(f"{title}Input", __config__=shown, **optional)
     listed: Any = list[item]  # type: ignore[valid-type]
     return create_model(f"{title}Inputs", __config__=forbid, inputs=(listed, Field(min_length=1)))

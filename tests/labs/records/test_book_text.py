@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.conftest import REPOSITORY
 
 from cloze.labs.records.record_book import Book, content_hash
+from tests.conftest import REPOSITORY
 
 BOOK = REPOSITORY / "benchmarks" / "records"
 
