@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cloze.flows.cli import command_names
 from tests.conftest import REPOSITORY
 
 DOCUMENTS = sorted(
@@ -86,3 +87,23 @@ def test_the_page_of_the_architecture_shows_each_room() -> None:
         for folder in (REPOSITORY / room).iterdir():
             if (folder / "__init__.py").exists():
                 assert re.search(rf"`(\w+/)*{folder.name}/", part), f"{room}/{folder.name}"
+
+
+def test_each_variable_that_a_page_names_is_in_the_help() -> None:
+    """Those of the team's stack are in its example of an environment."""
+    topic = (REPOSITORY / "flows/commands/topics/environment.txt").read_text()
+    stack = topic + (REPOSITORY / "infra/.env.example").read_text()
+    for path in (REPOSITORY / "README.md", *(REPOSITORY / "docs").rglob("*.md")):
+        known = stack if path.name == "operations.md" else topic
+        named = set(re.findall(r"\bCLOZE_[A-Z_]*[A-Z]\b", path.read_text()))
+        lacking = {name for name in named if not re.search(rf"\b{name}\b", known)}
+        assert not lacking, f"{path.relative_to(REPOSITORY)}: {sorted(lacking)}"
+
+
+def test_each_command_that_a_page_names_is_listed() -> None:
+    """Old names, which are other commands' options, work but are not shown."""
+    known = {*command_names(), *(lab.name for lab in (REPOSITORY / "labs").iterdir())}
+    for path in DOCUMENTS:
+        text = re.sub(r"\s+", " ", path.read_text())
+        named = set(re.findall(r"`cloze ([a-z][a-z-]+)\b", text))
+        assert named <= known, f"{path.relative_to(REPOSITORY)}: {sorted(named - known)}"

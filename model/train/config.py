@@ -175,7 +175,8 @@ class PretrainConfig(_OfCompanions):
     the run."""
 
     max_skipped: NoFingerprint[int] = Field(default=10, ge=1)
-    """Consecutive steps with a non-finite gradient before training is aborted."""
+    """Consecutive steps with a non-finite gradient before a rollback to the last good checkpoint.
+    The second time, training ends."""
 
     @field_validator("model", mode="before")
     @classmethod

@@ -2,8 +2,8 @@
 
 A step is a pure function on a document. It returns the document and what it removed, or a reason to
 drop the document. All reasons are counted. To add a step, write a module with its options and a
-`CleaningStep`, and add a line to STEPS before `sentences`, which splits what the others leave. Each
-option also needs a heading in the help: `STAGES` in `cloze.flows.commands.base.options`.
+`CleaningStep` (`base.py`), and add a line to _STEPS before `sentences`, which splits what the
+others leave. Each option also has a heading in the help: `flows/commands/base/headings.txt`.
 """
 
 from __future__ import annotations
