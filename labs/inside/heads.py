@@ -17,7 +17,6 @@ from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.labs.inside.attention import AttentionReader
 from cloze.labs.inside.head_statistics import (
-    ALL,
     KINDS,
     PADDING,
     POSITIONAL,
@@ -27,12 +26,12 @@ from cloze.labs.inside.head_statistics import (
     TokenRows,
     read_treebank,
 )
-from cloze.labs.inside.stages import HeadsConfig
+from cloze.labs.inside.stages import HeadsConfig, cut_notes
 from cloze.labs.word_vectors import words_of_tokens
 from cloze.model.data.batch import collate
 from cloze.model.data.mixture import RowTable
 from cloze.model.tasks.encode import CPU_POSITIONS, TextSamples, encode, evaluation_batches, framed
-from cloze.model.tasks.files import METRICS_FILE, write_json
+from cloze.model.tasks.files import METRICS_FILE, NOTES, write_json
 from cloze.model.train.distributed import World, init_distributed
 from cloze.model.train.loop.data import open_dataset
 from cloze.model.use.likelihood import read_texts
@@ -78,6 +77,7 @@ def run(config: HeadsConfig, build: BuildContext) -> StageResult:
     longest, pieces = config.max_length or reader.longest, reader.pieces
     sentences = read_treebank(config.treebank) if config.treebank else []
     source: _TextRows | _DatasetRows
+    notes = list[str]()
     if config.texts is None and "dataset" in build.inputs:
         source = _DatasetRows(build.inputs["dataset"], config.rows, reader, world)
     else:
@@ -91,7 +91,8 @@ def run(config: HeadsConfig, build: BuildContext) -> StageResult:
                 "heads needs rows (found none); name a dataset with --dataset, a file of texts "
                 "with --texts, or a CoNLL-U file with --treebank"
             )
-        source = _TextRows(encode(texts[: config.rows], None, pieces, longest), world.device)
+        samples = encode(texts[: config.rows], None, pieces, longest)
+        notes, source = cut_notes(samples, longest), _TextRows(samples, world.device)
     size = 4 * reader.heads
     statistics = HeadStatistics(pieces, source.frequency(pieces.vocab_size).to(world.device))
     done, total = 0, len(source)
@@ -105,6 +106,7 @@ def run(config: HeadsConfig, build: BuildContext) -> StageResult:
     metrics = _metrics(heads)
     by_head = {name: heads[name] for name in BY_HEAD}
     summary = {"metrics": metrics, "heads": sum(map(len, heads["entropy"])), "by_head": by_head}
+    summary[NOTES] = notes
     content = {"rows": total, "heads": heads}
     if sentences:
         relations, skipped = _parse(reader, sentences, longest, size, world.device)
@@ -232,7 +234,9 @@ def _parse(
         own_words = [words[number] for number in indices]
         parsing.begin(indices.tolist(), own_words, batch.input_ids.shape[1])
         attend(reader, batch, parsing)
-    return parsing.result(), len(sentences) - len(fitting)
+    if not (relations := parsing.result()):
+        raise DataError("no word of the treebank has a head; give sentences with dependencies")
+    return relations, len(sentences) - len(fitting)
 
 
 def _metrics(heads: dict[str, Any]) -> dict[str, float]:
@@ -260,8 +264,7 @@ def positional_heads(heads: dict[str, Any]) -> int:
 
 
 def _parsing_metrics(parsing: Sequence[dict[str, Any]]) -> dict[str, float]:
-    (total,) = (row for row in parsing if row["relation"] == ALL)
-    relations = [row for row in parsing if row["relation"] != ALL]
+    total, *relations = parsing  # the first one has all
     above = sum(row["accuracy"] > row["offset_accuracy"] for row in relations)
     return {
         "relations": len(relations),

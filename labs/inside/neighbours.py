@@ -135,7 +135,7 @@ class Neighbours(Verb[Question]):
             return Question(word, None, None)
         spans = find_word(sentence, word)
         if not spans:
-            raise request.error(f"is not in the sentence {sentence!r}; give a sentence with it")
+            raise request.error(f"is no word of the sentence {sentence!r}; give one of its words")
         return Question(word, sentence, spans[0])
 
     def answer(self, encoded: Sequence[Question]) -> list[dict[str, Any]]:

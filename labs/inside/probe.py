@@ -17,7 +17,7 @@ from cloze.core.figures import check_figures, goodness
 from cloze.core.ragged import I64
 from cloze.core.stages.stage import BuildContext, StageResult
 from cloze.labs.inside.probes import Probes, Spans, fit, sampled, spans_of, standardize, word_states
-from cloze.labs.inside.stages import SPLITS, LayersConfig, ProbeConfig
+from cloze.labs.inside.stages import SPLITS, LayersConfig, ProbeConfig, cut_notes
 from cloze.model import checkpoint
 from cloze.model.data.batch import move
 from cloze.model.families.models import load_backbone, new_backbone
@@ -72,7 +72,8 @@ def compare(config: LayersConfig, build: BuildContext) -> StageResult:
     if not texts:
         raise DataError(f"{config.texts} is empty; write a text per line")
     longest = min(own.model.max_position_embeddings for own in loaded.values())
-    samples = encode(texts, None, pieces[0], min(LENGTH, longest))
+    longest = min(LENGTH, longest)
+    samples = encode(texts, None, pieces[0], longest)
     needed = int(np.searchsorted(samples.lengths.cumsum(), config.tokens)) + 1
     states, *others = [
         token_states(load_backbone(own.model, own.state).encoder, samples, device, needed)
@@ -101,6 +102,7 @@ def compare(config: LayersConfig, build: BuildContext) -> StageResult:
             for layer, row in enumerate(rows, 1)
         ],
         "step": loaded["checkpoint"].step,
+        NOTES: cut_notes(samples, longest),
     }
     write_json(build.file(METRICS_FILE), summary)
     return StageResult(rows=min(needed, len(texts)), tokens=len(states), summary=summary)

@@ -107,6 +107,12 @@ class LayersConfig(StageConfig):
     as many as the model is wide."""
 
 
+def cut_notes(samples: Any, longest: int) -> list[str]:
+    """Return a note if some of the texts were longer than `longest` tokens."""
+    note = f"{samples.truncated:,} of {len(samples):,} texts are cut to {longest:,} tokens"
+    return [note] if samples.truncated else []
+
+
 def _layers_headline(summary: Mapping[str, Any]) -> str:
     figures = ", ".join(
         f"{name.replace('_', ' ')} {format_number(value)}"
@@ -162,11 +168,12 @@ class HeadsConfig(StageConfig):
 
 def _heads_headline(summary: Mapping[str, Any]) -> str:
     metrics = summary["metrics"]
-    return (
+    largest = (
         f"{metrics['positional_heads']} positional of {summary['heads']} heads; at most "
         f"{metrics['largest_previous']:.0%} of a head to the previous, "
         f"{metrics['largest_next']:.0%} to the next token"
     )
+    return "; ".join([largest, *summary.get(NOTES, ())])
 
 
 # Attention by head (Clark et al. 2019; Voita et al. 2019). File: `metrics.json`, all numbers by

@@ -270,8 +270,8 @@ def _assumptions(device: Device, mfu: float | None) -> list[str]:
     """Return the plan's assumptions, one sentence each."""
     dtype = "bf16" if device.computes_bf16 else "fp32"
     assumptions = [
-        f"{device.name}: {format_bytes(device.memory)}, {device.peak / 1e12:,.0f} TFLOP/s {dtype}"
-        f" ({device.source}).",
+        f"{device.name}: {format_bytes(device.memory)}, {_rounded(device.peak / 1e12)} TFLOP/s"
+        f" {dtype} ({device.source}).",
         f"{MARGIN:.0%} of the memory can be planned with, and rows are {FULL:.0%} full.",
     ]
     if device.kind == "cpu":
@@ -283,6 +283,10 @@ def _assumptions(device: Device, mfu: float | None) -> list[str]:
         )
     waits = "GPUs wait neither for the network, nor for saves, nor for failed machines."
     return [*assumptions, waits]
+
+
+def _rounded(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
 
 
 def _warnings(setting: Setting) -> list[str]:

@@ -232,10 +232,14 @@ def postings_name(passages: str) -> str:
 
 
 def best(scores: Scores, count: int) -> list[int]:
-    """Return the numbers of the highest positive scores, best first; of equal ones, the first."""
+    """Return the numbers of the highest scores, best first; of equal ones, the first.
+
+    A score of exactly 0 is that of a passage that was not found; cosines may be negative.
+    """
+    scores = np.where(scores == 0, -np.inf, scores)
     count = min(count, len(scores))
     if not count:
         return []
     chosen = np.flatnonzero(scores >= np.partition(scores, -count)[-count])
     order = chosen[np.lexsort((chosen, -scores[chosen]))]
-    return [int(number) for number in order[:count] if scores[number] > 0]
+    return [int(number) for number in order[:count] if scores[number] > -np.inf]

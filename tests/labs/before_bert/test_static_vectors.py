@@ -191,7 +191,7 @@ def test_nearest_occurrences_have_their_sentences(made: dict[str, str], tmp_path
         **{"word": "ran", "in": sentence},
     )["contexts"][0]
     assert (first["word"], first["sentence"]) == ("ran", "A dog ran in the park.")
-    with pytest.raises(UsageError, match="is not in the sentence"):
+    with pytest.raises(UsageError, match="is no word of the sentence"):
         ask(path, config, **{"word": "zebra", "in": sentence})
     with pytest.raises(UsageError, match="has no 'in'"):
         ask(path, config, word="cat")

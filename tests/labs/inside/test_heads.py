@@ -319,3 +319,32 @@ def test_a_picture_of_rows_without_punctuation() -> None:
     names = ("previous", "next", "first", "separator", "entropy")
     by_head = {name: [[0.1, 0.2], [0.3]] for name in names}
     assert draw({"by_head": {**by_head, "punctuation": [[None, None], [None]]}}).startswith("<svg")
+
+
+ROOTS = "".join(f"1\t{word}\t_\t_\t_\t_\t0\troot\t_\t_\n\n" for word in ("cat", "dog"))
+
+
+def test_a_treebank_without_dependencies_is_refused(path: str, tmp_path: Path) -> None:
+    (tmp_path / "roots.conllu").write_text(ROOTS, encoding="utf-8")
+    with pytest.raises(DataError, match="no word of the treebank has a head"):
+        measured(path, tmp_path / "out", treebank=str(tmp_path / "roots.conllu"))
+
+
+def test_a_relation_may_be_called_all(path: str, treebank: str, tmp_path: Path) -> None:
+    named = tmp_path / "all.conllu"
+    named.write_text(Path(treebank).read_text("utf-8").replace("\tdet\t", "\tall\t"), "utf-8")
+    found = measured(path, tmp_path / "out", treebank=str(named))
+    assert found["metrics"]["relations"] == len(found["relations"]) - 1
+
+
+def test_cut_texts_are_counted(path: str, tmp_path: Path) -> None:
+    texts = written(tmp_path / "texts", ["the cat", "the cat sat on the mat and the dog sat"])
+    (tmp_path / "out").mkdir()
+    build = BuildContext(
+        path=str(tmp_path / "out"),
+        inputs={"checkpoint": path},
+        execution=Execution(device="cpu", threads=1),
+        fingerprint="",
+    )
+    summary = STAGE.run(HeadsConfig(texts=texts, max_length=5), build).summary
+    assert "1 of 2 texts are cut to 5 tokens" in STAGE.headline(summary)

@@ -109,6 +109,7 @@ def test_without_gpus_it_is_this_machine_s_cpu() -> None:
     assert found["chosen"]["gpu_hours"] == 0
     assert {way["zero"] for way in found["ways"]} == {0}, "one process has nothing to share out"
     assert "--device cpu" in found["chosen"]["command"]
+    assert not any(", 0 TFLOP/s" in sentence for sentence in found["assumptions"])
 
 
 @pytest.mark.parametrize(

@@ -202,3 +202,7 @@ def test_a_corpus_of_few_columns(corpus: str, tmp_path: Path) -> None:
 def test_no_index(corpus: str) -> None:
     with pytest.raises(DataError, match="is no index; name one that `cloze index` made"):
         PassageIndex.open(corpus)
+
+
+def test_best_keeps_negative_cosines_but_nothing_that_was_not_found() -> None:
+    assert best(np.array([-0.2, -0.1, 0.0, 0.3], np.float32), 4) == [3, 1, 0]
