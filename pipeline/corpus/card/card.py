@@ -276,6 +276,7 @@ MEANINGS = {
     "redirect": "a page that redirects to another",
     "namespace": "a page outside of the namespaces that are read",
     "encoding": "in no encoding that is stated or sure",
+    "of_crawler": "a log, a list or a text that the crawler wrote itself, and no page",
     "not_stored": "a repeated or continued visit, whose page is in another record",
     "disambiguation": "a list of the meanings of a title",
 }

@@ -30,6 +30,13 @@ from cloze.pipeline.corpus.readers.web_text import WebOptions, decode_page, main
 
 _PAGES = frozenset({"response", "resource", "conversion"})
 _ELSEWHERE = frozenset({"revisit", "continuation"})  # refer to the content of other records
+# Resources that crawlers write about a crawl, or derive from its pages: Wget, Wpull, Browsertrix,
+# warcprox and Brozzler. As texts they would be logs, or a page once more.
+_OF_CRAWLER = re.compile(
+    r"metadata:|urn:(?:x-wpull|text|pageinfo|view|thumbnail|crawl-?logs?|logs?):"
+    r"|(?:screenshot|thumbnail|youtube-dl)(?:-\w+)?:",
+    re.IGNORECASE,
+)
 _HTML = frozenset({"text/html", "application/xhtml+xml", "application/vnd.wap.xhtml+xml"})
 _HTML_START = re.compile(
     rb"(?:\xef\xbb\xbf)?\s*(?:<\?xml\b[^>]{0,200}>\s*)?(?:<!--.{0,500}?-->\s*)?"
@@ -99,11 +106,13 @@ def _document(
     tally: ReadCounters,
 ) -> Document | str:
     """Return the record's document, or the reason to drop it; `number` stands for a missing id."""
+    uri = record.fields.get("warc-target-uri", "").strip("<>")
+    if kind == "resource" and _OF_CRAWLER.match(uri):
+        return "of_crawler"
     content = _content(record, kind, options.maximum_document_bytes)
     if isinstance(content, str):
         return content
     is_html, charset, data = content
-    uri = record.fields.get("warc-target-uri", "").strip("<>")
     text = decode_page(data, charset, is_html=is_html)
     if not text:
         return "encoding"

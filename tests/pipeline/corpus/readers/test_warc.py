@@ -68,6 +68,26 @@ def test_pages(tmp_path, name):
 
 
 @pytest.mark.parametrize(
+    ("uri", "kept"),
+    [
+        ("metadata://gnu.org/software/wget/warc/wget.log", False),
+        ("<metadata://gnu.org/software/wget/warc/wget_arguments.txt>", False),
+        ("urn:X-wpull:log", False),
+        ("urn:text:https://x.org/", False),
+        ("urn:pageinfo:https://x.org/", False),
+        ("http://x.org/wget.log", True),
+        ("file:///notes.txt", True),
+        ("urn:isbn:9780000000000", True),
+    ],
+)
+def test_a_crawlers_own_resources_are_no_pages(tmp_path, uri, kept):
+    own = record(1, "Resolving x.org... connected.", kind="resource", mime="text/plain")
+    documents, tally = read(tmp_path, [own.replace(b"http://x.org/1", uri.encode())])
+    assert (len(documents), tally.counters["dropped/of_crawler"]) == (kept, not kept)
+    assert tally.counters["read/documents"] == 1
+
+
+@pytest.mark.parametrize(
     ("body", "mime"),
     [
         (PAGE.replace("towers", "Türme").encode("latin-1"), "text/html; charset=ISO-8859-1"),
