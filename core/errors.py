@@ -76,6 +76,11 @@ class StoppedError(ClozeError):
     exit_code = 4
 
 
+def is_stop(error: BaseException) -> bool:
+    """Return whether the error is a request to end, such as Ctrl-C, and no failure."""
+    return isinstance(error, StoppedError) or not isinstance(error, Exception)
+
+
 class SupersededError(UsageError):
     """Another attempt or launch owns the directory; this one must stop and must not be retried."""
 

@@ -19,7 +19,7 @@ from typing import Any
 from cloze.core import accounts, storage
 from cloze.core.accounts import open_record
 from cloze.core.artifacts import lock
-from cloze.core.errors import StoppedError
+from cloze.core.errors import is_stop
 from cloze.core.secrets import redact
 from cloze.flows.graph import schedule, stages
 from cloze.flows.graph.plan import PlannedNode
@@ -187,10 +187,6 @@ def final_state(error: BaseException | None) -> str:
     if error is None:
         return status_file.FINISHED
     return status_file.CANCELLED if is_stop(error) else status_file.FAILED
-
-
-def is_stop(error: BaseException) -> bool:
-    return isinstance(error, StoppedError) or not isinstance(error, Exception)
 
 
 def message(

@@ -14,7 +14,7 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.artifacts.checkpoints import STEPS
-from cloze.core.errors import DataError, StoppedError, shell_command
+from cloze.core.errors import DataError, is_stop, shell_command
 from cloze.core.stages.execute import BuildResult
 from cloze.core.stages.stage import CHECKPOINT, Reporter
 from cloze.flows.graph import stages
@@ -226,8 +226,4 @@ class MlflowNodeReporter(Reporter):
 
 def status_of(error: BaseException | None) -> str:
     """Return MLflow's status for a run that ended with `error`, or without one."""
-    if error is None:
-        return "FINISHED"
-    # Ctrl-C and Prefect's termination
-    stopped = isinstance(error, StoppedError) or not isinstance(error, Exception)
-    return "KILLED" if stopped else "FAILED"
+    return "FINISHED" if error is None else "KILLED" if is_stop(error) else "FAILED"

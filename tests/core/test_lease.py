@@ -351,7 +351,7 @@ def test_no_sequence_of_stale_leases_and_kills_lets_two_write(
     monkeypatch.setattr(lock, "uuid", lock.uuid)  # the machine makes tokens that it can repeat
     monkeypatch.setattr(storage, "check_right", checked)
     monkeypatch.setattr(lock.Lease, "keep", keep)
-    monkeypatch.setattr(lock, "_boot_id", lambda: "")  # else a killed owner counts as alive
+    monkeypatch.setattr(lock, "boot_id", lambda: "")  # else a killed owner counts as alive
     late_creation(Contenders())
     run_state_machine_as_test(
         Contenders,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cloze.core.errors import DataError, StoppedError
+from cloze.core.errors import DataError, StoppedError, is_stop
 from cloze.flows.graph import stages
 from cloze.flows.run import status_file, status_writer
 
@@ -17,11 +17,11 @@ STOPS = [StoppedError("stopped at step 3"), KeyboardInterrupt(), SystemExit(143)
 
 @pytest.mark.parametrize("error", [None, *FAULTS, *STOPS], ids=repr)
 def test_the_final_state_is_that_of_the_cause(error: BaseException | None) -> None:
-    is_stop = error in STOPS
-    expected = status_file.CANCELLED if is_stop else status_file.FAILED
+    stops = error in STOPS
+    expected = status_file.CANCELLED if stops else status_file.FAILED
     assert status_writer.final_state(error) == (status_file.FINISHED if error is None else expected)
     if error is not None:
-        assert status_writer.is_stop(error) == is_stop
+        assert is_stop(error) == stops
 
 
 @pytest.mark.parametrize(
