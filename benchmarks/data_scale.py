@@ -33,7 +33,7 @@ from unittest import mock
 import apache_beam as beam
 import numpy as np
 
-from cloze.core.artifacts.claim import Fence
+from cloze.core.artifacts.fence import Fence
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
 from cloze.pipeline.corpus.duplicates import partitions, plan, unit_plans

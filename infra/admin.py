@@ -44,19 +44,20 @@ TIMEOUT = 8.0  # seconds of a check
 MIGRATION_LOCK = 0x636C6F7A65  # key of an advisory lock: any number that nobody else uses
 
 
-def _sql(database: str, *statements: str) -> list[Any]:
+def _sql(*statements: str) -> list[Any]:
     """Run statements outside of a transaction; return the rows of the last one."""
-    with _cursor(database) as cursor:
+    with _cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
         return cursor.fetchall() if cursor.description else []
 
 
 @contextlib.contextmanager
-def _cursor(database: str) -> Iterator[Any]:
+def _cursor() -> Iterator[Any]:
     import psycopg2
 
-    connection = psycopg2.connect(dbname=database)  # address and password: PGHOST, PGPASSWORD, …
+    # address and password: PGHOST, PGPASSWORD, …
+    connection = psycopg2.connect(dbname="postgres")
     try:
         connection.autocommit = True
         with connection.cursor() as cursor:
@@ -66,25 +67,20 @@ def _cursor(database: str) -> Iterator[Any]:
 
 
 def migrate() -> None:
-    with _cursor("postgres") as cursor:
+    upgrade = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
+    with _cursor() as cursor:
         # of two starts at once the second waits, and then finds nothing to do; the lock ends with
         # the connection
         cursor.execute(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
-        _migrate()
+        existing = {name for (name,) in _sql("SELECT datname FROM pg_database")}
+        for database in DATABASES:
+            if database not in existing:
+                _sql(f"CREATE DATABASE {database}")
+        subprocess.run(upgrade, check=True)
+        from mlflow.db import commands
 
-
-def _migrate() -> None:
-    existing = {name for (name,) in _sql("postgres", "SELECT datname FROM pg_database")}
-    for database in DATABASES:
-        if database not in existing:
-            _sql("postgres", f"CREATE DATABASE {database}")
-    subprocess.run(
-        [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"], check=True
-    )
-    from mlflow.db import commands
-
-    # in this process: the address has the password, and every user can read arguments
-    commands(["upgrade", os.environ["MLFLOW_BACKEND_STORE_URI"]], standalone_mode=False)
+        # in this process: the address has the password, and every user can read arguments
+        commands(["upgrade", os.environ["MLFLOW_BACKEND_STORE_URI"]], standalone_mode=False)
 
 
 def _store() -> Any:
@@ -222,11 +218,7 @@ def restore(directory: str) -> None:
     if not (source / COMPLETE).exists():
         sys.exit(f"{source} is no complete backup: {COMPLETE} is missing; choose another one")
     for database in DATABASES:
-        _sql(
-            "postgres",
-            f"DROP DATABASE IF EXISTS {database} WITH (FORCE)",
-            f"CREATE DATABASE {database}",
-        )
+        _sql(f"DROP DATABASE IF EXISTS {database} WITH (FORCE)", f"CREATE DATABASE {database}")
         subprocess.run(
             ["pg_restore", "--no-owner", "--exit-on-error", f"--dbname={database}",
                 f"{source / database}.dump"],

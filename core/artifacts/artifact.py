@@ -208,7 +208,7 @@ class Claim:
     fingerprint: str = ""  # empty while old files are removed
     build: str = ""
     temporary: tuple[str, ...] = ()  # removed after the build, relative to the directory
-    token: str = ""  # of this attempt: see `claim.Fence`
+    token: str = ""  # of this attempt: see `fence.py`
     version: str = ""  # of the stage: an upgrade may change it
     inputs: dict[str, str] = field(default_factory=dict)  # `Manifest.inputs` of what was begun
 

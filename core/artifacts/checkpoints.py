@@ -1,19 +1,6 @@
-"""Checkpoints of trainings: launch fences, readers' pins, pruning and quarantine.
+"""Checkpoint directories: their names, readers' pins, pruning and quarantine.
 
-Of all launches of one build, only the newest may change the artifact's checkpoints and log entries.
-The lock of the directory (`lock.py`) keeps a second coordinator out while the first one lives.
-Ranks may outlive their coordinator: in a detached batch job, or on a host that counted as lost and
-resumes later. Therefore the file `_logs/fence` of the artifact has a token, `LAUNCH.ATTEMPT`:
-
-    LAUNCH     a random id, drawn by the process that starts ranks, under the directory's lock
-    ATTEMPT    counts the starts of ranks in the launch: a restart or a requeued job raises it
-
-Coordinators pass the token to their ranks. A rank compares it with the file before it publishes a
-checkpoint file, removes a checkpoint or appends a log entry. It stops if the two differ. On a disk
-it keeps a shared kernel lock on the file meanwhile. A new token is written under an exclusive lock,
-so no change of an older launch follows the new token. A store has no such locks, so an object of an
-older launch may still appear right after the comparison. Such an object is complete, and belongs to
-a valid state of the same training.
+The content of checkpoints is not used here. Who may change them: `fence.py`.
 """
 
 from __future__ import annotations
@@ -23,149 +10,12 @@ import fcntl
 import os
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from cloze.core import storage
-from cloze.core.accounts import open_unlinked
-from cloze.core.artifacts.lock import Lease, flock_or_say, flock_within, has_name, is_dead
+from cloze.core.artifacts.lock import Lease, flock_or_say, has_name, is_dead
 from cloze.core.artifacts.lock import read as read_lease
-from cloze.core.errors import ClozeError, DataError, SupersededError, naming
-
-FENCE = "_logs/fence"  # in the directory of the artifact
-TOKEN = "CLOZE_FENCE"  # environment variable with a rank's token
-PATIENCE_SECONDS = 60.0  # for a rank of an earlier launch to finish publishing
-
-
-@dataclass(frozen=True, slots=True)
-class LaunchFence:
-    """The right of one launch to change an artifact. Without a token nothing is compared.
-
-    `claim.Fence` is its counterpart for stages whose processes end with their attempt: those of one
-    process on this host.
-    """
-
-    path: str = ""
-    token: str = ""
-
-    def check(self) -> None:
-        """Raise SupersededError if the token is not the newest."""
-        with self.locked():
-            pass
-
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Compare the token, and block newer launches during the block, which must be short.
-
-        Raises SupersededError: the token is not the newest.
-        """
-        if not self.token:
-            yield
-            return
-        with _locked(self.path, fcntl.LOCK_SH) as handle:
-            if (newest := _read(self.path, handle)) != self.token:
-                raise _superseded(self.path, newest, self.token)
-            yield
-
-
-def read(path: str) -> str:
-    """Return the newest token of the artifact at `path`; empty if there is none."""
-    with _locked(path, fcntl.LOCK_SH) as handle:
-        return _read(path, handle)
-
-
-def start_launch(path: str) -> str:
-    """Supersede all launches of the artifact at `path`, and return the id of the new launch.
-
-    The caller holds the lock of the directory.
-    """
-    launch = uuid.uuid4().hex
-    with _locked(path, fcntl.LOCK_EX) as handle:
-        _write(path, handle, f"{launch}.{0:06d}")
-    return launch
-
-
-def start_attempt(path: str, launch: str) -> LaunchFence:
-    """Supersede the earlier attempts of the launch, and return the fence of the new attempt.
-
-    Raises SupersededError: a newer launch was started.
-    """
-    with _locked(path, fcntl.LOCK_EX) as handle:
-        newest = _read(path, handle)
-        owner, _, attempt = newest.rpartition(".")
-        # A restart may not take back what a newer launch has taken over.
-        if owner != launch:
-            raise _superseded(path, newest, launch)
-        fence = LaunchFence(path, f"{launch}.{int(attempt) + 1:06d}")
-        _write(path, handle, fence.token)
-    return fence
-
-
-def _superseded(path: str, newest: str, own: str) -> SupersededError:
-    return SupersededError(
-        f"another launch has taken over {path} (token {newest or 'none'}, this launch has {own}); "
-        f"this one stops and leaves its checkpoints as they are"
-    )
-
-
-def _read(path: str, handle: int | None) -> str:
-    """Return the token; `handle`: of the local file, None if missing or in a store."""
-    if handle is not None:
-        return os.pread(handle, 100, 0).decode("ascii")
-    if storage.is_local(path):
-        return ""
-    try:
-        return storage.read_text(storage.join(path, FENCE))
-    except DataError:
-        return ""
-
-
-def _write(path: str, handle: int | None, token: str) -> None:
-    if handle is None:
-        storage.write_bytes(storage.join(path, FENCE), token.encode())
-        return
-    with naming(storage.join(path, FENCE)):
-        # in place, because the lock is on this file; all tokens have equal length
-        os.pwrite(handle, token.encode(), 0)
-        os.fsync(handle)
-
-
-@contextlib.contextmanager
-def _locked(path: str, operation: int) -> Iterator[int | None]:
-    """Lock the token file of a local artifact, and yield its handle, or None if there is none."""
-    if not storage.is_local(path):
-        yield None
-        return
-    name = storage.join(path, FENCE)
-    inner = storage.filesystem(name)[1] if "://" in name else name
-    is_exclusive = operation == fcntl.LOCK_EX
-    if is_exclusive:
-        os.makedirs(os.path.dirname(inner), exist_ok=True)
-    try:
-        handle = open_unlinked(inner, os.O_RDWR | (os.O_CREAT if is_exclusive else 0))
-    except FileNotFoundError:  # the directory was given to another build
-        yield None
-        return
-    try:
-        _lock(handle, operation, path)
-        yield handle
-    finally:
-        os.close(handle)
-
-
-def _lock(handle: int, operation: int, path: str) -> None:
-    try:
-        flock_within(PATIENCE_SECONDS, handle, operation)
-    except BlockingIOError as error:
-        raise ClozeError(
-            f"a rank of an earlier launch has been publishing a checkpoint in {path} for "
-            f"{PATIENCE_SECONDS:.0f} s; wait for it, or end it, and run again"
-        ) from error
-    except OSError:  # a file system without locks: the comparison alone must suffice
-        return
-
-
-# Checkpoint directories and their readers; the content of checkpoints is not used here.
+from cloze.core.errors import DataError
 
 STEPS = "checkpoints"  # below a training's artifact: one step-XXXXXXXX per checkpoint
 COMPLETE = "checkpoint.json"  # in each checkpoint, written last

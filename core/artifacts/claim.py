@@ -9,49 +9,18 @@ from scratch.
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact
 from cloze.core.artifacts.artifact import BUILDING as BUILDING
 from cloze.core.artifacts.artifact import Claim as Claim
 from cloze.core.artifacts.checkpoints import STEPS
-from cloze.core.artifacts.lock import LOCK, awake_or_asleep
-from cloze.core.errors import SupersededError, UsageError
+from cloze.core.artifacts.lock import LOCK
+from cloze.core.errors import UsageError
 from cloze.core.humanize import an
 
 read = artifact.read_claim
-FRESH_SECONDS = 1.0
-_FRESH_UNTIL: dict[str, float] = {}  # by token, on the clock of `awake_or_asleep`
-
-
-@dataclass(frozen=True, slots=True)
-class Fence:
-    """The right of one attempt to write at `path`, valid while the claim has the attempt's token.
-
-    Every attempt writes a new token into the claim when it starts. Work of an earlier attempt, on
-    any machine, then finds another token, or none, before it commits a file. Without a token
-    nothing is checked. In a store a check counts for `FRESH_SECONDS`: a request may take as long.
-    """
-
-    path: str
-    token: str
-
-    def check(self) -> None:
-        """Raise SupersededError if another attempt owns the directory or the build is finished."""
-        now = awake_or_asleep()
-        if not self.token or now < _FRESH_UNTIL.get(self.token, now):
-            return
-        claim = read(self.path)
-        if claim is None:
-            raise SupersededError(f"{self.path} was finished; this attempt writes nothing more")
-        if claim.token != self.token:
-            raise SupersededError(
-                f"{self.path} is being built by another attempt (build {claim.build[:12]}); this "
-                f"attempt writes nothing more"
-            )
-        if not storage.is_local(self.path):
-            _FRESH_UNTIL[self.token] = now + FRESH_SECONDS
 
 
 def is_unfinished(out: str) -> bool:

@@ -160,27 +160,6 @@ def link_unchanged(directory: str, entry: artifact.FileEntry, target: str) -> No
         storage.note_written({target: (entry.sha256, entry.size)})
 
 
-def file_hashes(paths: Iterable[str]) -> dict[str, str]:
-    """Return the sha256 of each file, read only if size or mtime changed since the last time.
-
-    Hashes are committed as they are computed: a kill loses one file, and the database is locked
-    only while rows are written.
-    """
-    hashes: dict[str, str] = {}
-    with _open_cache() as cache, _Writer(cache) as writer:
-        for path in paths:
-            stamp = _stamp(path)
-            hashes[path] = _known(cache, path, stamp) or writer.add(
-                path, stamp, storage.sha256(path)[0]
-            )
-            _SESSION.get().note(path, _seen(path, stamp, hashes[path]))
-    return hashes
-
-
-def _seen(path: str, stamp: Stamp | None, sha256: str) -> Seen:
-    return Seen(stamp if storage.is_local(path) else None, sha256)
-
-
 def _key(path: str) -> str:
     """Return the name of a file in the cache."""
     return storage.printable_name(os.path.abspath(path)) if storage.is_local(path) else path
@@ -240,19 +219,23 @@ def file_fingerprints(paths: Iterable[str]) -> dict[str, str]:
     tagged = {path: combine_hashes([("tag", tag)]) for path, tag in tags.items() if tag is not None}
     for path, tag in tagged.items():
         _SESSION.get().note(path, Seen(None, tag))
-    return tagged | _many_hashes([path for path in names if path not in tagged])
+    return tagged | file_hashes(path for path in names if path not in tagged)
 
 
-def _many_hashes(paths: list[str]) -> dict[str, str]:
-    """Return the sha256 of each file, as `file_hashes` does, but many bytes in parallel."""
-    session, hashes = _SESSION.get(), dict[str, str]()
+def file_hashes(paths: Iterable[str]) -> dict[str, str]:
+    """Return the sha256 of each file, read only if size or mtime changed since the last time.
+
+    Many bytes are read in parallel. Hashes are committed as they are computed: a kill loses the
+    files that are being read, and the database is locked only while rows are written.
+    """
+    names, session, hashes = list(paths), _SESSION.get(), dict[str, str]()
     with (
         _open_cache() as cache,
         _Writer(cache) as writer,
         ThreadPoolExecutor(STORE_THREADS) as pool,
     ):
-        is_local = all(map(storage.is_local, paths))
-        stamps = dict(zip(paths, (map if is_local else pool.map)(_stamp, paths), strict=True))
+        is_local = all(map(storage.is_local, names))
+        stamps = dict(zip(names, (map if is_local else pool.map)(_stamp, names), strict=True))
         for path, stamp in stamps.items():
             if (sha256 := _known(cache, path, stamp)) is not None:
                 hashes[path] = sha256
@@ -266,7 +249,7 @@ def _many_hashes(paths: list[str]) -> dict[str, str]:
         for path, sha256 in zip(unread, found, strict=True):
             hashes[path] = writer.add(path, stamps[path], sha256)
     for path, sha256 in hashes.items():
-        session.note(path, _seen(path, stamps[path], sha256))
+        session.note(path, Seen(stamps[path] if storage.is_local(path) else None, sha256))
     return hashes
 
 

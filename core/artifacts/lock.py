@@ -116,7 +116,7 @@ def read(path: str) -> dict[str, Any] | None:
 
 def is_here(facts: Mapping[str, Any]) -> bool:
     """Return whether the process id in a lease means a process of this machine."""
-    boot, named = _boot_id(), (facts.get("boot"), facts.get("host"))
+    boot, named = boot_id(), (facts.get("boot"), facts.get("host"))
     return bool(boot or sys.platform == "darwin") and named == (boot, socket.gethostname())
 
 
@@ -129,7 +129,7 @@ def is_this_machine(facts: Mapping[str, Any]) -> bool:
 def process_identity(pid: int | None = None) -> dict[str, Any]:
     """Return what identifies this process, or `pid`: host, pid, boot with namespace, start time."""
     pid = os.getpid() if pid is None else pid
-    return {"host": socket.gethostname(), "pid": pid, "boot": _boot_id(), "start": _start(pid)}
+    return {"host": socket.gethostname(), "pid": pid, "boot": boot_id(), "start": _start(pid)}
 
 
 def is_running(facts: Mapping[str, Any]) -> bool:
@@ -176,7 +176,7 @@ def _this_process() -> str:
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
     """Identify this machine's boot and process namespace; empty if that is impossible.
 
     Process ids mean nothing outside their namespace.

@@ -18,8 +18,7 @@ from typing import Any
 
 from cloze.core import plugins, storage
 from cloze.core.artifacts import artifact
-from cloze.core.artifacts.checkpoints import LaunchFence
-from cloze.core.artifacts.claim import Fence
+from cloze.core.artifacts.fence import Fence
 from cloze.core.config import StageConfig
 from cloze.core.errors import UsageError
 from cloze.core.figures import check_figures
@@ -185,9 +184,9 @@ class BuildContext:
         return storage.join(self.path, SCRATCH)
 
     @property
-    def fence(self) -> Fence | LaunchFence:
+    def fence(self) -> Fence:
         """Return the check whether this attempt, or its launch (`LAUNCH.ATTEMPT`), may write."""
-        return (LaunchFence if "." in self.token else Fence)(self.path, self.token)
+        return Fence(self.path, self.token)
 
     def file(self, *parts: str) -> str:
         return storage.join(self.path, *parts)

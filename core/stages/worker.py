@@ -32,7 +32,7 @@ from typing import Any
 
 from cloze.core import errors, plugins, storage
 from cloze.core.accounts import open_private, open_record, open_unlinked
-from cloze.core.artifacts.checkpoints import TOKEN
+from cloze.core.artifacts.fence import TOKEN
 from cloze.core.errors import DataError, UsageError
 from cloze.core.places import cache_directory
 from cloze.core.processes import HeartbeatWriter, die_with_parent

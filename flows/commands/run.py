@@ -178,7 +178,7 @@ def start(session: RunSession, *, prefect: bool | None, as_json: bool) -> None:
     if as_json:
         rows = [{"node": name, **result_json(result)} for name, result in results.items()]
         left_out = {"left_out": session.config.left_out} if session.config.left_out else {}
-        content = {"run": session.config.name, "directory": str(session.directory)}
+        content = {"run": session.config.name, "directory": str(session.config.directory)}
         emit({**content, "stages": rows, **left_out})
 
 

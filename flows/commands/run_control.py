@@ -230,13 +230,10 @@ ALONE = {"launcher": "local", "nodes": 1}
 class _Resume(GroupedCommand):
     """Command that adds the execution options of a training on first use."""
 
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        if not any((parameter.name or "").startswith(OF_EXECUTION) for parameter in self.params):
-            from cloze.flows.commands.base.field_options import execution_options
+    def all_params(self) -> list[click.Parameter]:
+        from cloze.flows.commands.base.field_options import execution_options
 
-            read = parallel_fields()
-            self.params += execution_options(OF_EXECUTION, "", lambda name: name in read)
-        return super().get_params(ctx)
+        return [*self.params, *execution_options(OF_EXECUTION, "", parallel_fields().__contains__)]
 
 
 @click.command(cls=_Resume)

@@ -306,13 +306,9 @@ def _resolved_section(section: Mapping[str, Any], stage: Stage, base: str) -> di
 
 def _resolved_reference(reference: Any, base: str) -> Any:
     """Make the path of an input absolute; node names and URLs stay."""
-    if (
-        not isinstance(reference, str)
-        or "/" not in reference
-        or stage_of(reference.partition("/")[0]) is not None
-    ):
+    if not isinstance(reference, str) or "/" not in reference or "://" in reference:
         return reference
-    if "://" in reference:
+    if stage_of(reference.partition("/")[0]) is not None:
         return reference
     return os.path.normpath(os.path.join(base, os.path.expanduser(reference)))
 

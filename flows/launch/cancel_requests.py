@@ -14,7 +14,7 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import artifact, checkpoints, lock
-from cloze.core.artifacts.checkpoints import LaunchFence
+from cloze.core.artifacts.fence import Fence
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.errors import DataError, UsageError, shell_command
 from cloze.core.processes import wait_until
@@ -53,7 +53,7 @@ class CancelPoll:
     def __init__(self, path: str) -> None:
         # fence of the builder's ranks; a call raises SupersededError if another launch has taken
         # over
-        self.fence = LaunchFence()
+        self.fence = Fence()
         self._file = storage.join(path, LOGS, CANCEL)
         self._seconds = POLL_SECONDS[storage.is_local(path)]
         self._next = time.monotonic() + self._seconds

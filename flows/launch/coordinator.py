@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 from cloze.core import storage
-from cloze.core.artifacts.checkpoints import start_attempt, start_launch
+from cloze.core.artifacts.fence import start_attempt, start_launch
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.config import StageConfig
 from cloze.core.errors import StoppedError, TimeLimitError, UsageError, shell_command

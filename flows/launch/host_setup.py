@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from cloze.core.artifacts import fingerprints
-from cloze.core.artifacts.checkpoints import TOKEN
+from cloze.core.artifacts.fence import TOKEN
 from cloze.core.errors import ClozeError, DataError, UsageError
 from cloze.core.identity import difference, identity
 from cloze.core.stages.execution import Execution

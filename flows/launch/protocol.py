@@ -29,7 +29,7 @@ from typing import Any, Protocol
 from pydantic import TypeAdapter
 
 from cloze.core import storage
-from cloze.core.artifacts.checkpoints import LaunchFence
+from cloze.core.artifacts.fence import Fence
 from cloze.core.errors import ClozeError
 from cloze.core.plugins import Table
 from cloze.core.stages.execution import Execution
@@ -65,7 +65,7 @@ class LaunchRequest:
     worker: str  # module that a rank's process runs
     processes: int  # ranks per host
     build: BuildContext  # build context of the coordinator; its reporter receives rank 0's reports
-    # id of the launch (`cloze.core.artifacts.checkpoints`); empty if another process starts the
+    # id of the launch (`cloze.core.artifacts.fence`); empty if another process starts the
     # ranks
     launch: str = ""
     token: str = ""  # id of this attempt to start ranks; empty if another process starts them
@@ -171,7 +171,7 @@ class LaunchSpec:
     # agents take slots for their GPUs; false if the scheduler allocates GPUs or the user shares
     # them
     slots: bool = True
-    # id of the attempt (`cloze.core.artifacts.checkpoints`); an agent with a superseded token ends
+    # id of the attempt (`cloze.core.artifacts.fence`); an agent with a superseded token ends
     # its ranks
     token: str = ""
     # addresses under which other hosts reach the hosts, by node number
@@ -179,8 +179,8 @@ class LaunchSpec:
     cpus: int = 0  # cores that a stage of one process takes slots for; trainings take none
 
     @property
-    def fence(self) -> LaunchFence:
-        return LaunchFence(self.artifact, self.token)
+    def fence(self) -> Fence:
+        return Fence(self.artifact, self.token)
 
     @property
     def nodes(self) -> int:

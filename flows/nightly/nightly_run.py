@@ -186,7 +186,7 @@ class NightlyRun:
             self._update_registry(ready)
         if session is not None:
             log_to_mlflow(self.runs, self.started, outcome, self.suite.project)
-            self._remove_old_artifacts(session.directory)
+            self._remove_old_artifacts(session.config.directory)
         if self.settings.clean_after_days is not None:
             self._remove_unneeded(self.settings.clean_after_days)
         return outcome

@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -79,14 +78,10 @@ class DeployResult:
     changes: list[str]
 
 
-def deploy(
-    api_url: str | None = None, path: Path = PREFECT_YAML, notify: str | None = None
-) -> DeployResult:
-    """Make the server's deployments those of the file. Idempotent.
+def deploy(api_url: str | None = None) -> DeployResult:
+    """Make the server's deployments those of `prefect.yaml`. Idempotent.
 
-    Args:
-        api_url: URL of the server's API. Default: the one in Prefect's settings.
-        notify: address for notifications, see `desired_automations`.
+    `api_url`: URL of the server's API. Default: the one in Prefect's settings.
 
     Raises:
         UsageError: the file is not valid YAML, no server is configured, or a deployment of others
@@ -94,7 +89,7 @@ def deploy(
         ClozeError: Prefect rejects a request.
     """
     project = accounts.project()
-    content = _of_project(_read(path), project)
+    content = _of_project(_read(), project)
     api = api_url or PREFECT_API_URL.value()
     if not api:
         raise UsageError(
@@ -109,7 +104,7 @@ def deploy(
         _check_owner(before, entries)
         desired = desired_schedules(entries, last)  # a wrong one is refused before any change
         paused = {name for name in entries if (it := before.get(_full_name(name))) and it.paused}
-        _run_prefect_deploy(api, path, content, paused)
+        _run_prefect_deploy(api, content, paused)
         after = {
             name: each for name, each in _of_pool(client, pool) if project_of(each.name) == project
         }
@@ -127,7 +122,7 @@ def deploy(
             for name in remade
         ]
         schedules, of_schedules = sync_schedules(client, entries, own, last, remade)
-        notify = os.environ.get(NOTIFY, "") if notify is None else notify
+        notify = os.environ.get(NOTIFY, "")
         automations, of_block = desired_automations(client, notify)
         notifies = bool(notify.strip())
         names, of_automations = apply_automations(client, automations, notifies=notifies, last=last)
@@ -147,12 +142,12 @@ def deploy(
         )
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read() -> dict[str, Any]:
     try:
-        return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+        return dict(yaml.safe_load(PREFECT_YAML.read_text(encoding="utf-8")))
     except (OSError, TypeError, ValueError, yaml.YAMLError) as error:
         raise UsageError(
-            f"{path} cannot be read ({' '.join(str(error).split())}); correct the file"
+            f"{PREFECT_YAML} cannot be read ({' '.join(str(error).split())}); correct the file"
         ) from error
 
 
@@ -275,7 +270,7 @@ def _pool(
     return name, changes
 
 
-def _run_prefect_deploy(api: str, path: Path, content: Mapping[str, Any], paused: set[str]) -> None:
+def _run_prefect_deploy(api: str, content: Mapping[str, Any], paused: set[str]) -> None:
     """Run `prefect deploy`, which supports everything that the file may contain.
 
     It gets no schedules: it would replace all that a deployment has. A pause that it is not given
@@ -295,7 +290,8 @@ def _run_prefect_deploy(api: str, path: Path, content: Mapping[str, Any], paused
             [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file",
                 file.name],
             env={**os.environ, "PREFECT_API_URL": api, HOME: home, "DO_NOT_TRACK": "1"},
-            capture_output=True, text=True, check=False, cwd=path.parent, timeout=MOST_SECONDS,
+            capture_output=True, text=True, check=False, cwd=PREFECT_YAML.parent,
+            timeout=MOST_SECONDS,
         )  # fmt: skip
     if result.returncode:
         lines = (result.stderr or result.stdout).strip().splitlines()

@@ -48,7 +48,7 @@ def plan_page(session: RunSession) -> str:
             what, seconds = "–", ""
         rows.append((step.name, what, step.reason, seconds))
     table = markdown_table(("node", "what", "why", "expected"), rows)
-    return f"Run `{session.config.name}` in `{session.directory.resolve()}`\n\n{table}"
+    return f"Run `{session.config.name}` in `{session.config.directory.resolve()}`\n\n{table}"
 
 
 def node_page(

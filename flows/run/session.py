@@ -22,7 +22,7 @@ from rich.markup import escape
 from cloze.core import places, storage
 from cloze.core.accounts import share
 from cloze.core.artifacts.lock import holder, locked
-from cloze.core.errors import UsageError, describe_os_error, is_stop, shell_command
+from cloze.core.errors import UsageError, describe_os_error, shell_command
 from cloze.core.stages.execute import BuildResult
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.flows.graph import config as configs
@@ -99,7 +99,9 @@ class RunSession:
         self.parameters = parameters
         self.config = config or configs.load(parameters.config, parameters.overrides)
         self.command = self.config if isinstance(self.config, CommandConfig) else None
-        path = self.directory / node_reporter.DIRECTORY / f"{run_id}.json" if run_id else None
+        path = (
+            self.config.directory / node_reporter.DIRECTORY / f"{run_id}.json" if run_id else None
+        )
         self.started_nodes = started_nodes or node_reporter.StartedNodes(path)
         self.steps = self._plan()
         self.screen = screen or terminal.console()
@@ -124,10 +126,6 @@ class RunSession:
         named = self.parameters.model_dump(include={"only", "until", "force"})
         named |= {"start": self.parameters.start_from, "started": self.started_nodes.fingerprints}
         return plan.plan(self.config, **named)
-
-    @property
-    def directory(self) -> Path:
-        return self.config.directory
 
     @functools.cached_property
     def estimates(self) -> Mapping[str, estimate.Estimate]:
@@ -164,13 +162,13 @@ class RunSession:
                 if any(step.cached and not storage.exists(step.artifact) for step in self.steps):
                     self.steps = self._plan()
                 self.record = status_writer.RunStatusFile(
-                    self.directory,
+                    self.config.directory,
                     self.config.name,
                     self.steps,
                     self.parameters.model_dump(mode="json"),
                     self.config.values,
                     self.started_nodes.fingerprints,
-                    None if is_unmade else source.begin(self.directory, runs, self.screen),
+                    None if is_unmade else source.begin(self.config.directory, runs, self.screen),
                 )
             self.records = self._open_logger()
             if self._lines is not None:
@@ -180,23 +178,22 @@ class RunSession:
 
     def _lock(self, resources: contextlib.ExitStack) -> None:
         """Lock the run's directory; UsageError: it is held, or the name is not a run's."""
-        name, runs = self.config.name, places.runs_directory()
+        name, runs, directory = self.config.name, places.runs_directory(), self.config.directory
         try:
             if self.command is None:
                 runs.mkdir(parents=True, exist_ok=True)
                 # of `a` and `a/b` at once, one is first
                 with retention.starts(runs, retention.NAMES, shared=False):
                     targets.check_name(runs, name)
-                    resources.enter_context(locked(str(self.directory)))
+                    resources.enter_context(locked(str(directory)))
             else:
-                resources.enter_context(locked(str(self.directory)))
+                resources.enter_context(locked(str(directory)))
         except UsageError as error:
             if self.command is None:
-                raise UsageError(f"{error}{status_file.whose(self.directory, name)}") from error
-            builder = holder(str(self.directory)) or "another process"
+                raise UsageError(f"{error}{status_file.whose(directory, name)}") from error
             raise UsageError(
-                f"{name} is being built by {builder}; wait until it ends, or stop it with"
-                f" {shell_command('cancel', name)}"
+                f"{name} is being built by {holder(str(directory)) or 'another process'}; wait "
+                f"until it ends, or stop it with {shell_command('cancel', name)}"
             ) from error
 
     def _open_logger(self) -> MlflowRunLogger | None:
@@ -299,7 +296,7 @@ class RunSession:
             foreign = host_setup.foreign_rank()  # torchrun assigns the GPUs itself
             request = slots.ResourceRequest() if foreign else dataclasses.replace(request, cpus=0)
         self.record.node(step.name, status_file.WAITING, attempt=attempt)
-        run, is_stopping = self.config.name, self._stop.is_set
+        runping = self.config.name, self._stop.is_set
         with slots.acquire(
             request,
             self.machine,

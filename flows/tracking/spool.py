@@ -49,6 +49,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cloze.core import accounts
+from cloze.core.artifacts import lock
 from cloze.core.artifacts.lock import has_name
 from cloze.core.errors import UsageError
 from cloze.core.figures import is_finite
@@ -106,9 +107,7 @@ def now() -> int:
 
 def boot() -> str:
     """Identify this boot of the machine; containers share it, as they share the locks."""
-    with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")[:8]
-    return ""
+    return lock.boot_id()[:8]
 
 
 class Spool:

@@ -23,7 +23,7 @@ import torch
 from torch import distributed
 
 from cloze.core import errors, processes
-from cloze.core.artifacts.checkpoints import TOKEN, LaunchFence
+from cloze.core.artifacts.fence import TOKEN, Fence
 from cloze.core.errors import UsageError, error_class, error_event
 from cloze.core.processes import HeartbeatWriter, RankPhase
 from cloze.core.stages.execution import DeviceOptions
@@ -60,7 +60,7 @@ class World:
     saving: Any = None
     pulse: HeartbeatWriter = field(default_factory=HeartbeatWriter)
     timeline: TimeBreakdown = field(default_factory=TimeBreakdown)
-    fence: LaunchFence = field(default_factory=LaunchFence)
+    fence: Fence = field(default_factory=Fence)
 
     @property
     def is_rank_zero(self) -> bool:
@@ -190,7 +190,7 @@ def init_distributed(execution: DeviceOptions, path: str = "") -> World:
     )
     # A host that joins by hand has no token.
     token = world.gathered(os.environ.get(TOKEN, ""), saving)[0]
-    return replace(world, fence=LaunchFence(path, token if path else ""))
+    return replace(world, fence=Fence(path, token if path else ""))
 
 
 def group_options(device: torch.device) -> dict[str, Any]:

@@ -17,8 +17,7 @@ from typing import Any
 
 from cloze.core import errors, storage
 from cloze.core.arrow import release_memory_to_os
-from cloze.core.artifacts.checkpoints import LaunchFence
-from cloze.core.artifacts.claim import Fence
+from cloze.core.artifacts.fence import Fence
 from cloze.core.errors import ClozeError, SupersededError, error_class, error_event
 from cloze.core.stages.stage import BuildContext
 from cloze.core.stages.worker import LOGS, local_directory
@@ -76,7 +75,7 @@ class _Unit:
         function: Callable[[Any], dict[str, Any]],
         results: str,
         directory: str,
-        fence: Fence | LaunchFence,
+        fence: Fence,
         units: str = "",
     ) -> None:
         self.function, self.results, self.units = function, results, units

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cloze.core import accounts, storage
-from cloze.core.artifacts import checkpoints
+from cloze.core.artifacts import fence
 from cloze.core.artifacts.lock import locked
 from cloze.core.errors import DataError
 from cloze.flows.launch.event_files import EventWriter
@@ -89,7 +89,7 @@ def _write_source(place: Path) -> None:
 
 WRITERS = {
     "a lock": ("_lock", lambda place: locked(str(place)).__enter__()),
-    "the fence": (checkpoints.FENCE, lambda place: checkpoints.start_launch(str(place))),
+    "the fence": (fence.FENCE, lambda place: fence.start_launch(str(place))),
     "the journal": ("nights.jsonl", lambda place: Journal(place.parent).append({"kind": "night"})),
     "events": ("events.jsonl", lambda place: EventWriter(str(place / "events"))),
     "a copy of the source": (f".a.py.{os.getpid()}", _write_source),

@@ -10,7 +10,6 @@ import hashlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,24 +66,26 @@ def test_each_hash_is_remembered_before_the_next_file_is_read(
     for name in ("a", "b", "c"):
         (tmp_path / name).write_text(name)
 
-    def asked() -> Iterator[str]:
-        """Look into the memory from outside, as another process does, whenever a file has been
-        hashed.
-        """
-        for count, name in enumerate(("a", "b", "c")):
-            time.sleep(1.5 * fingerprints.COMMIT_SECONDS)
-            if count:
-                database = tmp_path / "cache" / "cloze" / "file-hashes.sqlite"
-                with contextlib.closing(
-                    sqlite3.connect(database, timeout=0, isolation_level=None)
-                ) as other:
-                    assert other.execute("SELECT count(*) FROM hashes").fetchone() == (count,)
-                    other.execute(
-                        "DELETE FROM hashes WHERE path = 'nobody'"
-                    )  # nobody else holds the database
-            yield str(tmp_path / name)
+    read, whole = list[str](), storage.sha256
 
-    assert len(fingerprints.file_hashes(asked())) == 3
+    def asked(path: str) -> tuple[str, int]:
+        """Look into the memory from outside, as another process does, before each file is read."""
+        time.sleep(1.5 * fingerprints.COMMIT_SECONDS)
+        if read:
+            database = tmp_path / "cache" / "cloze" / "file-hashes.sqlite"
+            with contextlib.closing(
+                sqlite3.connect(database, timeout=0, isolation_level=None)
+            ) as other:
+                assert other.execute("SELECT count(*) FROM hashes").fetchone() == (len(read),)
+                # nobody else holds the database
+                other.execute("DELETE FROM hashes WHERE path = 'nobody'")
+        read.append(path)
+        return whole(path)
+
+    monkeypatch.setattr(storage, "sha256", asked)
+    paths = [str(tmp_path / name) for name in ("a", "b", "c")]
+    assert len(fingerprints.file_hashes(paths)) == 3
+    assert read == paths
 
 
 def test_a_memory_that_another_program_locks_costs_no_waiting_a_file(

@@ -32,7 +32,7 @@ from hypothesis.stateful import (
 )
 
 from cloze.core import storage
-from cloze.core.artifacts import artifact, claim, lock
+from cloze.core.artifacts import artifact, fence, lock
 from cloze.core.config import StageConfig
 from cloze.core.errors import ClozeError
 from cloze.core.stages.execute import execute
@@ -323,7 +323,7 @@ def test_no_sequence_of_stale_leases_and_kills_lets_two_write(
     monkeypatch.setattr(Store, "is_conditional", is_conditional)
     fsspec.register_implementation("gated", Store, clobber=True)
     monkeypatch.setattr(lock, "POLL_SECONDS", 0.0)
-    monkeypatch.setattr(claim, "FRESH_SECONDS", 0.0)  # a check counts for one change
+    monkeypatch.setattr(fence, "FRESH_SECONDS", 0.0)  # a check counts for one change
     check_right = storage.check_right
 
     def checked(path: str) -> None:
@@ -351,7 +351,7 @@ def test_no_sequence_of_stale_leases_and_kills_lets_two_write(
     monkeypatch.setattr(lock, "uuid", lock.uuid)  # the machine makes tokens that it can repeat
     monkeypatch.setattr(storage, "check_right", checked)
     monkeypatch.setattr(lock.Lease, "keep", keep)
-    monkeypatch.setattr(lock, "_boot_id", lambda: "")  # else a killed owner counts as alive
+    monkeypatch.setattr(lock, "boot_id", lambda: "")  # else a killed owner counts as alive
     late_creation(Contenders())
     run_state_machine_as_test(
         Contenders,

@@ -23,7 +23,7 @@ def out(monkeypatch: pytest.MonkeyPatch) -> str:
     for owner, name, value in (
         (Store, "files", {}),
         (lock, "time", clock),
-        (lock, "_boot_id", lambda: ""),
+        (lock, "boot_id", lambda: ""),
         (lock.Lease, "keep", lambda self: None),
     ):
         monkeypatch.setattr(owner, name, value)

@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 )
 from torch import Tensor
 
-from cloze.core.artifacts import checkpoint_files, checkpoints, claim, lock
+from cloze.core.artifacts import checkpoint_files, checkpoints, claim, fence, lock
 from cloze.core.errors import ClozeError, SupersededError
 from cloze.core.stages.execution import Execution
 from cloze.core.stages.stage import BuildContext
@@ -121,7 +121,7 @@ class Rank:
             0,
             1,
             torch.device("cpu"),
-            fence=checkpoints.LaunchFence(self.path, self.token if self.fenced else ""),
+            fence=fence.Fence(self.path, self.token if self.fenced else ""),
         )
         if self.saver is None:
             resumed = state.resume(self.path, FINGERPRINT, world, [])
@@ -199,7 +199,7 @@ class Launches(RuleBasedStateMachine):
 
     def begun(self) -> None:
         """A launch was started; it has ranks unless it is a job that waits."""
-        self.newest = checkpoints.read(self.path)
+        self.newest = fence.read(self.path)
         for work in RANKS.begun:
             rank = Rank(len(GATES), work.token, self.path, self.tokenizer, self.fenced)
             GATES[rank.number] = rank.gate
@@ -248,7 +248,7 @@ class Launches(RuleBasedStateMachine):
                 self.begun()
         if not reason:
             raise AssertionError("it was refused for no reason")
-        if checkpoints.read(self.path) != self.newest:
+        if fence.read(self.path) != self.newest:
             raise AssertionError("a start that was refused has superseded those that live")
 
     @precondition(lambda self: self.lock is not None)
@@ -308,7 +308,7 @@ class Launches(RuleBasedStateMachine):
     def coordinator_starts_its_ranks_again(self, which: int) -> None:
         launch = self.ranks[which % len(self.ranks)].token.partition(".")[0]
         try:
-            found = checkpoints.start_attempt(self.path, launch)
+            found = fence.start_attempt(self.path, launch)
         except SupersededError:
             assert not self.newest.startswith(launch)
         else:

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from cloze.core.artifacts import checkpoints, lock
+from cloze.core.artifacts import checkpoints, fence, lock
 from cloze.core.errors import UsageError
 from cloze.flows.launch import protocol
 from cloze.flows.launch.slurm import cli as slurm_cli
@@ -67,14 +67,14 @@ def test_a_training_that_was_superseded_stops_and_leaves_what_is_there(
     )
     how: dict[str, Any] = {"checkpoint_every": 2, "keep_checkpoints": 9}
     straight = here(settings, dataset, tmp_path / "straight", **how)
-    older = checkpoints.start_attempt(str(run), checkpoints.start_launch(str(run)))
-    monkeypatch.setenv(checkpoints.TOKEN, older.token)
-    newer: list[checkpoints.LaunchFence] = []
+    older = fence.start_attempt(str(run), fence.start_launch(str(run)))
+    monkeypatch.setenv(fence.TOKEN, older.token)
+    newer: list[fence.Fence] = []
 
     def sync(path: str) -> None:
         """Another launch begins once step 4 is saved."""
         if not newer and len(checkpoints.complete_steps(str(run))) == 2:
-            newer.append(checkpoints.start_attempt(str(run), checkpoints.start_launch(str(run))))
+            newer.append(fence.start_attempt(str(run), fence.start_launch(str(run))))
         before(path)
 
     before = saving.storage.fsync_tree
@@ -88,7 +88,7 @@ def test_a_training_that_was_superseded_stops_and_leaves_what_is_there(
         checkpoints.parse_step(directory) for directory in checkpoints.complete_steps(str(run))
     ]
     assert saved == [2, 4]
-    monkeypatch.setenv(checkpoints.TOKEN, newer[0].token)
+    monkeypatch.setenv(fence.TOKEN, newer[0].token)
     again = here(settings, dataset, run, **how)
     assert "resuming from checkpoints/step-00000004" in again.said("note")
     assert digests(again.checkpoint) == digests(straight.checkpoint)
@@ -98,10 +98,10 @@ def test_a_training_that_was_superseded_stops_and_leaves_what_is_there(
 
 def test_the_token_is_one_short_file_of_one_length(tmp_path: Path) -> None:
     """It is overwritten in place, so that no reader ever sees a part of it."""
-    launch = checkpoints.start_launch(str(tmp_path))
-    first = checkpoints.read(str(tmp_path))
+    launch = fence.start_launch(str(tmp_path))
+    first = fence.read(str(tmp_path))
     for _ in range(11):
-        found = checkpoints.start_attempt(str(tmp_path), launch)
+        found = fence.start_attempt(str(tmp_path), launch)
     assert len(found.token) == len(first)
-    assert checkpoints.read(str(tmp_path)) == found.token
+    assert fence.read(str(tmp_path)) == found.token
     assert asdict(found) == {"path": str(tmp_path), "token": found.token}

@@ -122,23 +122,18 @@ class InferenceCommand(GroupedCommand):
             ),
             GroupedOption(["--json", "as_json"], is_flag=True, help=JSON_HELP),
         ]
-        self._is_complete = False
 
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        if not self._is_complete:
-            from cloze.flows.commands.base.field_options import field_options
-            from cloze.flows.graph import stages
+    def all_params(self) -> list[click.Parameter]:
+        from cloze.flows.commands.base.field_options import field_options
+        from cloze.flows.graph import stages
 
-            self._is_complete = True
-            config = stages.stage(self.stage).config
-            without = {*REQUEST_FIELDS, *(name for name, own in self.spelled.items() if not own)}
-            fields = [name for name in config.model_fields if name not in without]
-            placements = {name: Placement("Options", True) for name in fields}
-            spelled = {name: own for name, own in self.spelled.items() if own}
-            self.params += field_options(
-                config, OF_CONFIG, placements, spelled, fields.__contains__
-            )
-        return super().get_params(ctx)
+        config = stages.stage(self.stage).config
+        without = {*REQUEST_FIELDS, *(name for name, own in self.spelled.items() if not own)}
+        fields = [name for name in config.model_fields if name not in without]
+        placed = {name: Placement("Options", True) for name in fields}
+        spelled = {name: own for name, own in self.spelled.items() if own}
+        own = field_options(config, OF_CONFIG, placed, spelled, fields.__contains__)
+        return [*self.params, *own]
 
     def invoke(self, ctx: click.Context) -> Any:
         from cloze.flows.graph import stages

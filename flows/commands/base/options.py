@@ -127,9 +127,13 @@ class GroupedCommand(click.Command):
     `--help-all=GROUP` shows one group, `--help-all=WORD` the options that contain the word.
     """
 
+    _is_complete = False
+
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        if not any(parameter.name == "help_all" for parameter in self.params):
-            self.params.append(
+        if not self._is_complete:
+            self._is_complete = True
+            self.params = [
+                *self.all_params(),
                 GroupedOption(
                     ["--help-all"],
                     is_flag=False,
@@ -139,9 +143,13 @@ class GroupedCommand(click.Command):
                     metavar="[GROUP|WORD]",
                     callback=_show_all,
                     help="Show all options and exit, or those of a group or with a word.",
-                )
-            )
+                ),
+            ]
         return super().get_params(ctx)
+
+    def all_params(self) -> list[click.Parameter]:
+        """Return the declared parameters, and those that are made on first use."""
+        return self.params
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         query: str | None = ctx.meta.get(HELP_ALL)

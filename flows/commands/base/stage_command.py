@@ -111,13 +111,9 @@ class StageCommand(GroupedCommand):
         self.stage, self.inputs, self.spelled = stage, inputs or {}, spelled or {}
         self.positional, self.checks_required = positional, checks_required
         self.transient, self.has_artifact = transient, has_artifact
-        self._is_complete = False
 
-    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        if not self._is_complete:
-            self._is_complete = True
-            self.params = [*self._options(), *self.params]
-        return super().get_params(ctx)
+    def all_params(self) -> list[click.Parameter]:
+        return [*self._options(), *self.params]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Also take the first argument as an option, as other commands call it: `--checkpoint`."""

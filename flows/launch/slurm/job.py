@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 from cloze.core import storage
 from cloze.core.accounts import open_unlinked
 from cloze.core.artifacts import checkpoints
-from cloze.core.artifacts.checkpoints import start_attempt
+from cloze.core.artifacts.fence import start_attempt
 from cloze.core.artifacts.lock import locked
 from cloze.core.errors import ClozeError, StoppedError, UsageError, error_event
 from cloze.core.stages.execution import Execution

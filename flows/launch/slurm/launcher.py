@@ -24,7 +24,7 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.accounts import open_private
-from cloze.core.artifacts.checkpoints import start_launch
+from cloze.core.artifacts.fence import start_launch
 from cloze.core.errors import ClozeError, UsageError
 from cloze.core.processes import wait_until
 from cloze.core.stages.execution import Execution

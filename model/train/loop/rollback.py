@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from cloze.core import storage
 from cloze.core.artifacts import checkpoint_files, checkpoints
-from cloze.core.artifacts.checkpoints import LaunchFence
+from cloze.core.artifacts.fence import Fence
 from cloze.core.errors import ClozeError, DataError
 from cloze.model import checkpoint
 from cloze.model.train.distributed import World
@@ -142,7 +142,7 @@ def roll_back(
     return replace(restored, progress=replace(restored.progress, passed=skipped_ranges)), message
 
 
-def _choose(path: str, last: int, fence: LaunchFence) -> int:
+def _choose(path: str, last: int, fence: Fence) -> int:
     """Return the newest good step up to `last`, or -1, and remove all later checkpoints."""
     later: list[str] = []
     for directory in reversed(checkpoints.complete_steps(path)):

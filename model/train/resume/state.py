@@ -25,7 +25,7 @@ from typing import Any
 
 from cloze.core import storage
 from cloze.core.artifacts import checkpoint_files, checkpoints
-from cloze.core.artifacts.checkpoints import LaunchFence
+from cloze.core.artifacts.fence import Fence
 from cloze.core.errors import DataError
 from cloze.model import checkpoint
 from cloze.model.tensors import LazyTensors
@@ -147,7 +147,7 @@ def checkpoints_at_tokens(
     return {str(key): step_path(found[0]) for key, found in steps.items() if found}
 
 
-def newest(path: str, fingerprint: str, notes: list[str], fence: LaunchFence) -> str | None:
+def newest(path: str, fingerprint: str, notes: list[str], fence: Fence) -> str | None:
     """Return the newest undamaged checkpoint of this run, or None.
 
     Newer damaged ones are quarantined. Leftovers of kills are removed.

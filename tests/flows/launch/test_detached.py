@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from cloze.core.artifacts import checkpoints, claim
+from cloze.core.artifacts import claim, fence
 from cloze.core.artifacts.lock import locked
 from cloze.core.errors import ClozeError, SupersededError, UsageError
 from cloze.core.stages.execute import execute
@@ -238,13 +238,13 @@ def test_a_train_job_is_deleted_although_the_first_request_fails(
 
 
 def test_a_restart_is_refused_once_another_launch_has_begun(tmp_path: Path) -> None:
-    launch = checkpoints.start_launch(str(tmp_path))
-    first = checkpoints.start_attempt(str(tmp_path), launch)
-    second = checkpoints.start_attempt(str(tmp_path), launch)
+    launch = fence.start_launch(str(tmp_path))
+    first = fence.start_attempt(str(tmp_path), launch)
+    second = fence.start_attempt(str(tmp_path), launch)
     second.check()
     with pytest.raises(SupersededError, match="another launch has taken over"):
         first.check()
-    checkpoints.start_launch(str(tmp_path))
+    fence.start_launch(str(tmp_path))
     with pytest.raises(SupersededError) as caught:
-        checkpoints.start_attempt(str(tmp_path), launch)
+        fence.start_attempt(str(tmp_path), launch)
     assert caught.value.exit_code == UsageError.exit_code  # it is not tried again

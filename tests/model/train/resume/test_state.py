@@ -14,7 +14,7 @@ import torch
 
 from cloze.core import storage
 from cloze.core.artifacts import checkpoint_files, checkpoints
-from cloze.core.artifacts.checkpoints import LaunchFence
+from cloze.core.artifacts.fence import Fence
 from cloze.core.errors import DataError
 from cloze.model.tensors import write_tensors
 from cloze.model.train.resume import state
@@ -126,10 +126,10 @@ def test_milestones_by_step_and_by_tokens(tmp_path: Path) -> None:
 
 def test_the_newest_that_is_whole_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path, notes = str(tmp_path), list[str]()
-    assert state.newest(path, RUN.fingerprint, notes, LaunchFence()) is None
+    assert state.newest(path, RUN.fingerprint, notes, Fence()) is None
     first, second, third = (made(tmp_path, step) for step in (1, 2, 3))
     (third / "training" / "state.json").write_text("{}")
-    assert state.newest(path, RUN.fingerprint, notes, LaunchFence()) == str(second)
+    assert state.newest(path, RUN.fingerprint, notes, Fence()) == str(second)
     (note,) = notes
     assert note.startswith(
         f"DAMAGED CHECKPOINT PASSED OVER: {third}/training/state.json has sha256 "
@@ -141,7 +141,7 @@ def test_the_newest_that_is_whole_goes_on(tmp_path: Path, caplog: pytest.LogCapt
         "step-00000002",
     ]
     with pytest.raises(DataError) as refused:
-        state.newest(path, "e" * 64, notes, LaunchFence())
+        state.newest(path, "e" * 64, notes, Fence())
     assert str(refused.value) == (
         f"{second} belongs to a run with other settings or data (fingerprint ffffffffffff, expected "
         f"eeeeeeeeeeee); use another directory"
@@ -149,7 +149,7 @@ def test_the_newest_that_is_whole_goes_on(tmp_path: Path, caplog: pytest.LogCapt
     for directory in (first, second):
         (directory / "training" / "state.json").unlink()
     with pytest.raises(DataError) as refused:
-        state.newest(path, RUN.fingerprint, notes, LaunchFence())
+        state.newest(path, RUN.fingerprint, notes, Fence())
     assert str(refused.value) == (
         f"{tmp_path}/checkpoints has 2 checkpoints, none of which can be used (step-00000002 is the newest); "
         f"restore one, or remove the directory to start again from step 0"
@@ -239,10 +239,10 @@ def test_all_ranks_read_what_rank_zero_chose(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     monkeypatch.setattr(state, "read", lambda directory: f"read {directory}")
-    other: Any = SimpleNamespace(decide_on_rank_zero=lambda choose: step, fence=LaunchFence())
+    other: Any = SimpleNamespace(decide_on_rank_zero=lambda choose: step, fence=Fence())
     wanted = f"read {tmp_path}/checkpoints/step-{step:08d}"
     assert state.resume(str(tmp_path), RUN.fingerprint, other, []) == wanted
-    first: Any = SimpleNamespace(decide_on_rank_zero=lambda choose: choose(), fence=LaunchFence())
+    first: Any = SimpleNamespace(decide_on_rank_zero=lambda choose: choose(), fence=Fence())
     assert state.resume(str(tmp_path), RUN.fingerprint, first, []) is None
     made(tmp_path, step)
     assert state.resume(str(tmp_path), RUN.fingerprint, first, []) == wanted
