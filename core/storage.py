@@ -22,7 +22,6 @@ from cloze.core import object_store
 from cloze.core.accounts import open_unlinked
 from cloze.core.errors import DataError, naming
 from cloze.core.links import followed
-from cloze.core.links import linked as linked
 from cloze.core.object_store import Upload, check_right, client_errors, is_disk, with_client_errors
 from cloze.core.object_store import changing_after as changing_after
 from cloze.core.object_store import create_bytes as create_bytes

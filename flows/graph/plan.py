@@ -20,6 +20,7 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact, checkpoints, claim, fingerprints
 from cloze.core.artifacts.artifact import Manifest
 from cloze.core.errors import DataError, UsageError
+from cloze.core.links import linked
 from cloze.core.places import runs_directory
 from cloze.core.stages.execute import BuildResult, execute
 from cloze.core.stages.execution import Execution
@@ -157,7 +158,7 @@ def _step(
     started: Collection[str],
 ) -> PlannedNode:
     stage = stages.stage(node.stage)
-    previous = _manifest(node.out or storage.linked(str(directory / node.name)))
+    previous = _manifest(node.out or linked(str(directory / node.name)))
     inputs, input_hashes = _inputs(node, steps, outside)
     place = node.out or storage.join(store(), run)
 
@@ -236,7 +237,7 @@ def _inputs(
     hashes: dict[str, str] = {}
     for role, origin in node.inputs.items():
         if origin.node is None:
-            path = storage.linked(origin.path)
+            path = linked(origin.path)
             if path not in outside:
                 try:
                     outside[path] = fingerprints.input_fingerprint(path)
@@ -297,7 +298,7 @@ def build_node(
 def link_to(step: PlannedNode) -> None:
     """Point the link with the node's name, in the run's directory, at the artifact; atomic.
 
-    Of an artifact on a store, the link's target is its URL (`storage.linked`).
+    Of an artifact on a store, the link's target is its URL (`linked`).
     """
     is_remote = storage.has_scheme(step.artifact)
     target = step.artifact if is_remote else posixpath.basename(step.artifact)

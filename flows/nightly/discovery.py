@@ -21,6 +21,7 @@ from cloze.core import storage
 from cloze.core.artifacts import artifact, claim
 from cloze.core.artifacts.checkpoints import COMPLETE, STEPS, complete_steps, parse_step
 from cloze.core.errors import ClozeError, UsageError
+from cloze.core.links import linked
 from cloze.core.stages import stage
 from cloze.core.stages.worker import LOGS
 from cloze.flows.graph.command import run_folders
@@ -116,7 +117,7 @@ def find_checkpoints(runs: Path) -> list[CheckpointInfo]:
     trainings += [
         (url, _run_of(link.relative_to(runs)))
         for link in filter(Path.is_symlink, places)
-        if storage.has_scheme(url := storage.linked(str(link))) and link.name.startswith(STAGE)
+        if storage.has_scheme(url := linked(str(link))) and link.name.startswith(STAGE)
     ]
     checkpoints = [item for training, run in trainings for item in _checkpoints_of(training, run)]
     return sorted(checkpoints, key=lambda item: (item.written, item.key))

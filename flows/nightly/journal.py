@@ -37,6 +37,7 @@ from cloze.core.artifacts.checkpoints import STEPS, is_checkpoint
 from cloze.core.artifacts.claim import BUILDING, Claim
 from cloze.core.artifacts.lock import holder, locked
 from cloze.core.errors import DataError, UsageError
+from cloze.core.links import linked
 from cloze.core.records import NUMBER, Fields, is_record, read_record
 from cloze.flows.nightly.discovery import STAGE, CheckpointInfo, find_checkpoints
 
@@ -308,7 +309,7 @@ def promote(journal: Journal, checkpoint: str, why: str) -> Champion:
         UsageError: the checkpoint does not exist or is the champion, or a nightly run is in
             progress.
     """
-    path, runs = storage.linked(checkpoint), journal.directory.parent
+    path, runs = linked(checkpoint), journal.directory.parent
     path = path if storage.has_scheme(path) else str(Path(path).resolve())
     candidates = [
         item

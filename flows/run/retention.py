@@ -25,6 +25,7 @@ from cloze.core.artifacts.artifact import BUILDING, MANIFEST, Claim
 from cloze.core.artifacts.lock import flock_or_say, is_locked, locked
 from cloze.core.errors import DataError, UsageError, shell_command
 from cloze.core.identity import RECORDED
+from cloze.core.links import linked
 from cloze.core.stages.worker import JOB, LOGS, Job
 from cloze.flows.graph.command import command_directories, run_folders
 from cloze.flows.run import status_file
@@ -279,7 +280,7 @@ def remove(
     for run in {path.parent for path in asides}:
         for link in run.iterdir():
             is_broken = link.is_symlink() and not link.exists()
-            if is_broken and not storage.has_scheme(storage.linked(str(link))):
+            if is_broken and not storage.has_scheme(linked(str(link))):
                 link.unlink(missing_ok=True)
         if {path.name for path in run.iterdir()} <= {status_file.DIRECTORY}:
             shutil.rmtree(run, ignore_errors=True)

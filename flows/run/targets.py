@@ -17,8 +17,9 @@ from pathlib import Path
 from cloze.core.artifacts.lineage import containing_artifact
 from cloze.core.artifacts.lock import is_locked
 from cloze.core.errors import DataError, UsageError, did_you_mean
+from cloze.core.links import linked
 from cloze.core.places import runs_directory
-from cloze.core.storage import has_scheme, linked
+from cloze.core.storage import has_scheme
 from cloze.flows.graph import stages
 from cloze.flows.graph.command import command_directory, run_folders
 from cloze.flows.run import status_file

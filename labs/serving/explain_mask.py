@@ -16,7 +16,6 @@ from cloze.labs.serving.explain import (
     check_explainable,
     explanation,
 )
-from cloze.model.data.batch import move
 from cloze.model.layers.batch import Batch
 from cloze.model.train.precision import placement
 from cloze.model.use.configs import VerbConfig
@@ -61,16 +60,17 @@ class ExplainMask(Verb[Question]):
 
     def explain(self, encoded: Sequence[Question], answers: Sequence[dict[str, Any]]) -> None:
         """Add `masks` to the answers: for each mask the best word with its `explanation`."""
-        filled = self._filler.answer(encoded, top_k=1)
-        for question, predictions, answer in zip(encoded, filled, answers, strict=True):
-            pairs = zip(predictions, question.masks, strict=True)
+        for question, answer in zip(encoded, answers, strict=True):
+            logits = self._filler.logits([question])
+            words = self._filler.candidates([question], logits, top_k=1)
+            masks = zip(words, question.masks, logits.argmax(-1).tolist(), strict=True)
             answer["masks"] = [
-                {**best, "explanation": self._explained(question, position)}
-                for (best,), position in pairs
+                {**word, "explanation": self._explained(question, position, token)}
+                for (word,), position, token in masks
             ]
 
-    def _explained(self, question: Question, position: int) -> Explanation:
-        """Return the attribution of the best word at a position."""
+    def _explained(self, question: Question, position: int, token: int) -> Explanation:
+        """Return the attribution of a token at a position."""
         ids, model = torch.tensor(question.ids), self._filler.model
         device = next(model.parameters()).device
 
@@ -83,8 +83,6 @@ class ExplainMask(Verb[Question]):
                 "masked_positions": torch.arange(count) * len(ids) + position,
             }
 
-        with torch.no_grad():
-            token = int(model(move(batch_of(1), device))["mlm_logits"][0].argmax())
         found = attribute(
             model, self._filler.pieces, device, batch_of,
             lambda outputs: outputs["mlm_logits"][:, token],

@@ -235,33 +235,6 @@ class _InRows(torch.autograd.Function):
         return gradient.mul_(upstream), None
 
 
-# Custom operation, opaque to torch.compile, which would move the gradient into the backward pass
-# and keep all chunks' logits until then.
-@torch.library.custom_op(
-    "cloze::linear_cross_entropy",
-    mutates_args=(),
-    schema=(
-        "(Tensor hidden, Tensor weight, Tensor? bias, Tensor labels, bool learns, bool compiled) "
-        "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
-    ),
-)
-def _linear_cross_entropy(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    learns: bool,
-    compiled: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Return loss and count for hidden [M, E] · weight [V, E] + bias [V], and gradients.
-
-    If `learns`, the gradients of hidden, weight and bias follow, the latter two in fp32; else they
-    are empty. On a GPU the products have a multiple of `TILE` columns: with BERT's 30,522 they take
-    three times as long (H200).
-    """
-    return in_chunks(hidden, weight, bias, labels, learns, compiled)
-
-
 def in_chunks(
     hidden: Tensor,
     weight: Tensor,
@@ -271,7 +244,11 @@ def in_chunks(
     compiled: bool,
     padded: tuple[Tensor, Callable[[Tensor, Tensor, Tensor], None]] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Compute the operation of these arguments.
+    """Return loss and count for hidden [M, E] · weight [V, E] + bias [V], and gradients.
+
+    If `learns`, the gradients of hidden, weight and bias follow, the latter two in fp32; else they
+    are empty. On a GPU the products have a multiple of `TILE` columns: with BERT's 30,522 they take
+    three times as long (H200).
 
     Args:
         padded: weight in the dtype of `hidden` with columns up to a tile, and what adds a chunk's
@@ -348,20 +325,24 @@ def _no_gradients(
     )
 
 
-@_linear_cross_entropy.register_fake
-def _(
-    hidden: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    labels: Tensor,
-    learns: bool,
-    compiled: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    return (
+# Custom operation, opaque to torch.compile, which would move the gradient into the backward pass
+# and keep all chunks' logits until then.
+_linear_cross_entropy = torch.library.custom_op(
+    "cloze::linear_cross_entropy",
+    in_chunks,
+    mutates_args=(),
+    schema=(
+        "(Tensor hidden, Tensor weight, Tensor? bias, Tensor labels, bool learns, bool compiled) "
+        "-> (Tensor, Tensor, Tensor, Tensor, Tensor)"
+    ),
+)
+_linear_cross_entropy.register_fake(
+    lambda hidden, weight, bias, labels, learns, _: (
         hidden.new_zeros((), dtype=torch.float32),
         labels.new_zeros(()),
         *_no_gradients(hidden, weight, bias, learns),
     )
+)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

@@ -131,8 +131,8 @@ class FillMaskPipeline:
         order = sorted(range(len(questions)), key=lambda number: -len(questions[number].ids))
         for begin in range(0, len(order), BATCH):
             group = [questions[number] for number in order[begin : begin + BATCH]]
-            logits = self._logits(group)
-            candidates = iter(self._candidates(group, logits, top_k))
+            logits = self.logits(group)
+            candidates = iter(self.candidates(group, logits, top_k))
             first = 0  # mask of the question, among those of the group
             for number, question in zip(order[begin:], group, strict=False):
                 rank, label = None, question.label
@@ -156,7 +156,7 @@ class FillMaskPipeline:
         label = token if same and token not in self.pieces.special.ids else -1
         return replace(question, label=label, relation=relation)
 
-    def _logits(self, questions: Sequence[Question]) -> torch.Tensor:
+    def logits(self, questions: Sequence[Question]) -> torch.Tensor:
         """Return the logits of all masks of the questions, in order: float32 [masks, V]."""
         longest = max(len(question.ids) for question in questions)
         ids = np.full((len(questions), longest), self.pieces.special.pad, dtype=np.int64)
@@ -180,7 +180,7 @@ class FillMaskPipeline:
             logits: torch.Tensor = self.model(move(batch, self._device))["mlm_logits"]
         return logits.float()
 
-    def _candidates(
+    def candidates(
         self, questions: Sequence[Question], logits: torch.Tensor, top_k: int
     ) -> list[list[Candidate]]:
         """Return the candidates of all masks of the questions, in order, from their logits."""

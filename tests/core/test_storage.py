@@ -16,6 +16,7 @@ import pytest
 from cloze.core import storage
 from cloze.core.accounts import open_private, open_unlinked
 from cloze.core.errors import ClozeError, DataError, UsageError, describe_missing_package
+from cloze.core.links import linked
 
 
 def test_a_link_to_a_store_leads_to_its_url(
@@ -25,11 +26,11 @@ def test_a_link_to_a_store_leads_to_its_url(
     os.symlink("s3://bucket/runs/demo/pretrain-123456789abc", "pretrain")
     os.symlink("elsewhere", "local")
     expected = "s3://bucket/runs/demo/pretrain-123456789abc"
-    assert storage.linked("pretrain") == storage.linked("./pretrain/") == expected
+    assert linked("pretrain") == linked("./pretrain/") == expected
     below = str(tmp_path / "pretrain" / "checkpoints" / "step-00000005")
-    assert storage.linked(below) == f"{expected}/checkpoints/step-00000005"
+    assert linked(below) == f"{expected}/checkpoints/step-00000005"
     for path in ("none", "local", "local/x", "/none/at/all", "gs://b/x", ".", "/"):
-        assert storage.linked(path) == path
+        assert linked(path) == path
 
 
 def test_linked_folders_are_read_and_never_written_through(tmp_path: Path) -> None:

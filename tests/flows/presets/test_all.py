@@ -22,6 +22,13 @@ def test_every_preset_is_a_graph_under_its_own_name(name: str, load: Load) -> No
     assert {first, "report"} <= {node.stage for node in config.nodes.values()}
 
 
+def test_a_preset_is_written_for_readers() -> None:
+    files = [path for room in ("flows", "labs") for path in Path(room).rglob("presets/**/*.yaml")]
+    assert len(files) > 50
+    lines = ((path, line) for path in files for line in path.read_text("utf-8").splitlines())
+    assert [f"{path}: {line}" for path, line in lines if len(line) > 100] == []
+
+
 @pytest.mark.parametrize(
     "name", sorted(set(configs.preset_names()) - WITHOUT_TEXT - OF_A_CHECKPOINT)
 )
