@@ -110,7 +110,7 @@ def _passed_over(config: CorpusConfig) -> str:
 # 11: telephone numbers of 13 more languages
 # 12: templates, lists and sections of wikis; books, encodings, languages, ids, duplicates, crawls
 # 14: with language: auto, a dump's documents have the dump's language
-VERSION = 14
+VERSION = 15
 
 CARD_PAGE, CARD = "card.html", "card.json"
 PAIRS = 6  # example pairs of duplicates of each kind in the card
