@@ -22,7 +22,7 @@ from rich.markup import escape
 from cloze.core import places, storage
 from cloze.core.accounts import share
 from cloze.core.artifacts.lock import holder, locked
-from cloze.core.errors import UsageError, describe_os_error, shell_command
+from cloze.core.errors import UsageError, describe_os_error, is_stop, shell_command
 from cloze.core.stages.execute import BuildResult
 from cloze.core.stages.stage import NULL_REPORTER, Reporter
 from cloze.flows.graph import config as configs
@@ -296,7 +296,7 @@ class RunSession:
             foreign = host_setup.foreign_rank()  # torchrun assigns the GPUs itself
             request = slots.ResourceRequest() if foreign else dataclasses.replace(request, cpus=0)
         self.record.node(step.name, status_file.WAITING, attempt=attempt)
-        runping = self.config.name, self._stop.is_set
+        run, is_stopping = self.config.name, self._stop.is_set
         with slots.acquire(
             request,
             self.machine,
