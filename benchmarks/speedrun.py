@@ -5,10 +5,10 @@
         [--seeds 1,2,3] [--minutes 10] [--threads 1] [--set global_batch=16] [--out runs/ideas]
 
 Each row is an idea of `IDEAS`, or several joined by ' + ', over `BASE`; each seed is `cloze run` of
-one node `pretrain` (`pretrain@last` with two phases), which `cloze record` can enter, and of one
-that scores its last checkpoint on all held-out rows of the book. What is there already is not
-trained again, so the table grows by calls. Ideas of `PATCHED` need product code that has not earned
-its lines: `git apply benchmarks/speedrun.patch` in a work tree of its own.
+one node `pretrain` (`pretrain@last` with two phases), which `cloze record` can enter if DATA is
+beside it (OUT/runs/speedrun), and of one that scores its last checkpoint on all held-out rows of
+the book. What is there already is not trained again, so the table grows by calls. Ideas of
+`PATCHED` need product code that has not earned its lines: `git apply benchmarks/speedrun.patch` in a work tree of its own.
 docs/explanation/speedrun.md is the record book.
 """
 
