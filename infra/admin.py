@@ -67,20 +67,25 @@ def _cursor() -> Iterator[Any]:
 
 
 def migrate() -> None:
-    upgrade = [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"]
     with _cursor() as cursor:
         # of two starts at once the second waits, and then finds nothing to do; the lock ends with
         # the connection
         cursor.execute(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
-        existing = {name for (name,) in _sql("SELECT datname FROM pg_database")}
-        for database in DATABASES:
-            if database not in existing:
-                _sql(f"CREATE DATABASE {database}")
-        subprocess.run(upgrade, check=True)
-        from mlflow.db import commands
+        _migrate()
 
-        # in this process: the address has the password, and every user can read arguments
-        commands(["upgrade", os.environ["MLFLOW_BACKEND_STORE_URI"]], standalone_mode=False)
+
+def _migrate() -> None:
+    existing = {name for (name,) in _sql("SELECT datname FROM pg_database")}
+    for database in DATABASES:
+        if database not in existing:
+            _sql(f"CREATE DATABASE {database}")
+    subprocess.run(
+        [sys.executable, "-m", "prefect", "server", "database", "upgrade", "-y"], check=True
+    )
+    from mlflow.db import commands
+
+    # in this process: the address has the password, and every user can read arguments
+    commands(["upgrade", os.environ["MLFLOW_BACKEND_STORE_URI"]], standalone_mode=False)
 
 
 def _store() -> Any:

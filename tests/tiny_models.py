@@ -103,7 +103,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {
 # Families with attention over masked or running text, segments and layouts of any kind: those that
 # Hugging Face has. Tests of these things are for them; tests of trainings, tasks and checkpoints
 # for all.
-TRANSFORMERS = sorted(set(FAMILIES) - {"elmo", "static"})
+TRANSFORMERS = sorted(set(FAMILIES) - {"elmo", "static", "modern-values"})
 
 
 def variants(family: str) -> list[dict[str, Any]]:

@@ -210,7 +210,8 @@ def read_directory(
     _check_class(hub, config, name)
     weights = read_weights(directory, trust_pickle)
     state = hub.from_state(weights, directory, head, model)
-    _check_tied(hub, config, weights, name)
+    if hub.fixed.get(TIED) and config.get(TIED) is False:
+        _check_own_matrix(hub, config, weights, name, (model, head))
     state = hub.fill(model, config, state)
     if convert is not None:
         model, state = convert(model, state, positions or model.max_position_embeddings)
@@ -243,16 +244,20 @@ def _check_class(hub: HubFormat, config: Mapping[str, Any], where: str) -> None:
             )
 
 
-def _check_tied(
-    hub: HubFormat, config: Mapping[str, Any], weights: Mapping[str, Tensor], where: str
+def _check_own_matrix(
+    hub: HubFormat,
+    config: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    where: str,
+    form: tuple[ModelConfig, str | None],
 ) -> None:
     """Raise DataError if a head has a matrix of its own that the weights lack."""
     names = [hub.current_name(name) for name in weights]
     has_head = any(f"{hub.keys.from_hf(name)}".startswith(("masked_lm.", "lm.")) for name in names)
     has_head |= any(name.endswith(ONLY_TIED) for name in config.get("architectures") or ())
-    own = (hub.drop_of(name) for name in names if "embed_tokens" not in name)
+    own = (hub.drop_of(name, *form) for name in names if "embed_tokens" not in name)
     has_own = any(drop.copy_of == hub.keys.to_hf(WORDS) for drop in own if drop)
-    if hub.fixed.get(TIED) and config.get(TIED) is False and has_head and not has_own:
+    if has_head and not has_own:
         raise DataError(
             f"{where} has {TIED} False, but the weights lack the head's own matrix; use complete "
             f"weights, or True if it is that of the embeddings"

@@ -76,7 +76,7 @@ def test_a_retry_forces_only_what_is_left(toy_config: str, tmp_path: Path) -> No
     assert [step.reason for step in session(toy_config, **parameters).steps] == ["", "not made yet"]  # type: ignore[arg-type]
     run_plain(session(toy_config, **parameters))  # type: ignore[arg-type]
     assert toy_run.RAN == ["letters", "count", "count"]
-    assert list((first.directory / node_reporter.DIRECTORY).glob("*")) == []
+    assert list((first.config.directory / node_reporter.DIRECTORY).glob("*")) == []
     run_plain(session(toy_config, **{**parameters, "run_id": "flow-2"}))  # type: ignore[arg-type]
     assert toy_run.RAN[3:] == ["letters", "count"]
 
@@ -161,7 +161,9 @@ def test_a_node_that_waits_for_cores_says_who_holds_them(
             lambda: _node(found, "letters")["state"] == "queued" and _node(found, "letters")
         )
         screen = Console(file=io.StringIO(), width=120)
-        views.show_run(screen, "runs/second", status_file.read(found.directory.parent, "second"))
+        views.show_run(
+            screen, "runs/second", status_file.read(found.config.directory.parent, "second")
+        )
     runner.join()
     sentence = f"waits for a slot: CPU 0 is held by first (process {os.getpid()})"
     assert waiting["why"] == sentence
@@ -176,7 +178,7 @@ def test_a_node_that_waits_for_cores_says_who_holds_them(
 
 def _node(found: RunSession, name: str) -> dict[str, Any]:
     """What the record of a session's run holds of a node."""
-    content = status_file.newest(found.directory)
+    content = status_file.newest(found.config.directory)
     return {"state": None} if content is None else content["nodes"][name]
 
 

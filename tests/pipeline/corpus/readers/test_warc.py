@@ -284,7 +284,7 @@ def test_real_pages(shared_data):
         tally = ReadCounters(slice=file_slice)
         documents += reader.read(file_slice, options_of(reader), tally)
         assert not tally.unreadable
-    assert len(documents) == 41
+    assert len(documents) == 37  # without four of Wget about its crawl
     text = "\n".join(d.text for d in documents)
     assert "Semantic Scholar" in text
     assert "<div" not in text
